@@ -1,0 +1,3 @@
+//! Linux netfilter at packet level.
+
+pub mod time;

@@ -1,0 +1,3 @@
+//! `rulelag`: what rules that arrive late cost.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The engine: queue, random streams, distributions, fingerprint.
