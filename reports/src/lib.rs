@@ -15,4 +15,6 @@
 
 pub mod collect;
 pub mod csv;
+pub mod plot;
 pub mod stats;
+pub mod summary;

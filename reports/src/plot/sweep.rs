@@ -1,0 +1,362 @@
+//! Which parameter of a sweep lies on which axis, and the charts along one.
+
+use sim_core::record::Cause;
+
+use super::axis::number;
+use super::bars::{self, Bar, Bars};
+use super::lines::{self, LinePoint, Lines, Mode, Series};
+use super::scene::Scene;
+use super::style::{BLUE, SERIES};
+use super::{Axis, SweepView};
+use crate::stats::{Interval, Parameter, PointSummary};
+
+/// Names the parameters that most sweeps are about.
+pub(super) fn words(path: &str) -> String {
+    if is_nodes(path) {
+        return "nodes".to_owned();
+    }
+    match path.strip_prefix("propagation.delay") {
+        Some("") => "propagation delay".to_owned(),
+        Some(rest) => {
+            format!(
+                "propagation delay ({})",
+                rest.trim_start_matches('.').replace('.', " ")
+            )
+        }
+        None => path.to_owned(),
+    }
+}
+
+fn is_nodes(path: &str) -> bool {
+    path == "cluster.nodes"
+}
+
+fn is_delay(path: &str) -> bool {
+    path.starts_with("propagation.")
+}
+
+/// Returns a value as a label: `300ms`, `100 nodes`, `proxy.mode ipvs`.
+pub(super) fn value_label(axis: &Axis, parameter: &Parameter) -> String {
+    if is_nodes(&axis.path) {
+        let noun = if parameter.display == "1" {
+            "node"
+        } else {
+            "nodes"
+        };
+        return format!("{} {noun}", parameter.display);
+    }
+    if is_delay(&axis.path) {
+        return parameter.display.clone();
+    }
+    format!("{} {}", axis.title, parameter.display)
+}
+
+/// Returns a point's label over some of the axes.
+pub(super) fn label_over(sweep: &SweepView<'_>, point: &PointSummary, axes: &[usize]) -> String {
+    let labels: Vec<String> = axes
+        .iter()
+        .map(|&a| value_label(&sweep.axes[a], &point.parameters[a]))
+        .collect();
+    labels.join(", ")
+}
+
+/// Returns a point's label; `this scenario` where nothing is swept.
+pub(super) fn point_label(sweep: &SweepView<'_>, point: &PointSummary) -> String {
+    let axes: Vec<usize> = (0..sweep.axes.len()).collect();
+    let label = label_over(sweep, point, &axes);
+    if label.is_empty() {
+        "this scenario".to_owned()
+    } else {
+        label
+    }
+}
+
+/// Returns the distinct values of an axis, numbers in ascending order, others in the order of
+/// the points.
+pub(super) fn values(sweep: &SweepView<'_>, axis: usize) -> Vec<Parameter> {
+    let mut values: Vec<Parameter> = Vec::new();
+    for point in sweep.points {
+        let value = &point.parameters[axis];
+        if !values.iter().any(|v| v.display == value.display) {
+            values.push(value.clone());
+        }
+    }
+    if values.iter().all(|v| v.value.is_some()) {
+        values.sort_by(|a, b| a.value.unwrap_or(0.0).total_cmp(&b.value.unwrap_or(0.0)));
+    }
+    values
+}
+
+fn is_numeric(sweep: &SweepView<'_>, axis: usize) -> bool {
+    let values = values(sweep, axis);
+    values.len() > 1 && values.iter().all(|v| v.value.is_some_and(f64::is_finite))
+}
+
+/// Returns the axis to lie along: the first numeric one that `preferred` likes, else the first
+/// numeric one that is not about nodes, else any numeric one.
+pub(super) fn along(sweep: &SweepView<'_>, preferred: fn(&str) -> bool) -> Option<usize> {
+    let numeric: Vec<usize> = (0..sweep.axes.len())
+        .filter(|&a| is_numeric(sweep, a))
+        .collect();
+    let find = |wanted: &dyn Fn(&str) -> bool| {
+        numeric
+            .iter()
+            .copied()
+            .find(|&a| wanted(&sweep.axes[a].path))
+    };
+    find(&preferred)
+        .or_else(|| find(&|path| !is_nodes(path)))
+        .or(numeric.first().copied())
+}
+
+/// The axis that losses are shown along.
+pub(super) fn loss_axis(sweep: &SweepView<'_>) -> Option<usize> {
+    along(sweep, is_delay)
+}
+
+pub(super) fn caption(sweep: &SweepView<'_>, rest: &str) -> String {
+    let counts = sweep.points.iter().map(|p| p.replications);
+    let replications = match (counts.clone().min(), counts.max()) {
+        (Some(1), Some(1)) => " · 1 replication of each point".to_owned(),
+        (Some(a), Some(b)) if a == b => format!(" · {a} replications of each point"),
+        (Some(a), Some(b)) => format!(" · {a} to {b} replications of each point"),
+        _ => String::new(),
+    };
+    let rest = if rest.is_empty() {
+        String::new()
+    } else {
+        format!(" · {rest}")
+    };
+    format!(
+        "scenario {} · seed {}{replications}{rest}",
+        sweep.scenario, sweep.seed
+    )
+}
+
+/// Returns the sentence that says the range of a measure over the points.
+fn range(
+    sweep: &SweepView<'_>,
+    of: impl Fn(&PointSummary) -> Option<f64>,
+    unit: &str,
+) -> Option<String> {
+    let values: Vec<(f64, &PointSummary)> = sweep
+        .points
+        .iter()
+        .filter_map(|p| Some((of(p)?, p)))
+        .collect();
+    let least = values.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let most = values.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    if least.0 == most.0 {
+        return Some(format!("{}{unit} at every point.", number(most.0)));
+    }
+    Some(format!(
+        "From {}{unit} ({}) to {}{unit} ({}).",
+        number(least.0),
+        point_label(sweep, least.1),
+        number(most.0),
+        point_label(sweep, most.1),
+    ))
+}
+
+/// Returns the sentence that answers what is lost.
+pub(super) fn loss_sentence(sweep: &SweepView<'_>) -> String {
+    let mean = |p: &PointSummary| p.lost_per_window.map(|i| i.mean);
+    let known: Vec<f64> = sweep.points.iter().filter_map(mean).collect();
+    if known.is_empty() {
+        return "No deletion window was opened.".to_owned();
+    }
+    if known.iter().all(|&m| m == 0.0) {
+        return match sweep.points.len() {
+            1 => "No request was lost.".to_owned(),
+            n => format!("No request was lost at any of the {n} points."),
+        };
+    }
+    range(sweep, mean, "").unwrap_or_default()
+}
+
+/// Draws loss along an axis: a line for each combination of the other parameters.
+pub(super) fn loss(sweep: &SweepView<'_>) -> Scene {
+    let mean = |p: &PointSummary| p.lost_per_window;
+    let Some(x) = loss_axis(sweep) else {
+        let bars = sweep.points.iter().filter_map(|point| {
+            let interval = mean(point)?;
+            Some(Bar {
+                label: point_label(sweep, point),
+                segments: vec![(interval.mean, BLUE, String::new())],
+                interval: interval.ci95,
+                end: with_half_width(&interval),
+            })
+        });
+        return bars::bars(&Bars {
+            title: "How many requests does one Pod deletion lose?".to_owned(),
+            sentence: loss_sentence(sweep),
+            caption: caption(sweep, "whisker: 95 % interval of the mean"),
+            x_title: "lost attempts per deletion window".to_owned(),
+            bars: bars.collect(),
+            nothing: "no deletion window was opened",
+        });
+    };
+    let axis = &sweep.axes[x];
+    let how = if is_delay(&axis.path) {
+        "as rules arrive later".to_owned()
+    } else if is_nodes(&axis.path) {
+        "as the cluster grows".to_owned()
+    } else {
+        format!("as {} grows", axis.title)
+    };
+    let all_zero = sweep.points.iter().filter_map(mean).all(|i| i.mean == 0.0);
+    along_lines(
+        sweep,
+        x,
+        &mean,
+        Lines {
+            title: format!("How many requests does one Pod deletion lose {how}?"),
+            sentence: loss_sentence(sweep),
+            caption: caption(sweep, "band: 95 % interval of the mean"),
+            x_title: axis.title.clone(),
+            y_title: "lost attempts per deletion window".to_owned(),
+            mode: Mode::Bands,
+            note: all_zero.then(|| "no request was lost".to_owned()),
+            xs: Vec::new(),
+            series: Vec::new(),
+        },
+    )
+}
+
+/// Draws the time until the last node has a change along the node count, beside its closed form.
+pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
+    let lag = |p: &PointSummary| p.last_node_lag_s;
+    let sentence = range(sweep, |p| lag(p).map(|i| i.mean), " s")?;
+    let closed = sweep
+        .points
+        .iter()
+        .any(|p| p.last_node_lag_closed_form_s.is_some());
+    let title = "How long until the last node has a change?";
+    let Some(x) = along(sweep, is_nodes) else {
+        let bars = sweep.points.iter().filter_map(|point| {
+            let interval = lag(point)?;
+            Some(Bar {
+                label: point_label(sweep, point),
+                segments: vec![(interval.mean, BLUE, String::new())],
+                interval: interval.ci95,
+                end: format!("{} s", with_half_width(&interval)),
+            })
+        });
+        return Some(bars::bars(&Bars {
+            title: title.to_owned(),
+            sentence,
+            caption: caption(sweep, "whisker: 95 % interval of the mean"),
+            x_title: "from the EndpointSlice write until the last node's rules are live, seconds"
+                .to_owned(),
+            bars: bars.collect(),
+            nothing: "no change reached every node",
+        }));
+    };
+    let rest = if closed {
+        "points: measured, with 95 % interval · lines: closed form"
+    } else {
+        "points: measured, with 95 % interval"
+    };
+    Some(along_lines(
+        sweep,
+        x,
+        &lag,
+        Lines {
+            title: title.to_owned(),
+            sentence,
+            caption: caption(sweep, rest),
+            x_title: sweep.axes[x].title.clone(),
+            y_title: "from the EndpointSlice write until the last node's rules are live, seconds"
+                .to_owned(),
+            mode: if closed {
+                Mode::ClosedForm
+            } else {
+                Mode::Whiskers
+            },
+            note: None,
+            xs: Vec::new(),
+            series: Vec::new(),
+        },
+    ))
+}
+
+pub(super) fn with_half_width(interval: &Interval) -> String {
+    match interval.half_width() {
+        Some(half) => format!("{} ± {}", number(interval.mean), number(half)),
+        None => number(interval.mean),
+    }
+}
+
+fn along_lines(
+    sweep: &SweepView<'_>,
+    x: usize,
+    of: &dyn Fn(&PointSummary) -> Option<Interval>,
+    mut chart: Lines,
+) -> Scene {
+    let others: Vec<usize> = (0..sweep.axes.len())
+        .filter(|&a| a != x && values(sweep, a).len() > 1)
+        .collect();
+    for value in values(sweep, x) {
+        chart
+            .xs
+            .push((value.value.expect("a numeric axis"), value.display));
+    }
+    let mut points: Vec<&PointSummary> = sweep.points.iter().collect();
+    points.sort_by(|a, b| {
+        let key = |p: &PointSummary, axis: usize| p.parameters[axis].value.unwrap_or(0.0);
+        let by = others
+            .iter()
+            .map(|&axis| key(a, axis).total_cmp(&key(b, axis)));
+        by.chain([key(a, x).total_cmp(&key(b, x))])
+            .find(|o| o.is_ne())
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
+    for point in points {
+        let label = label_over(sweep, point, &others);
+        let at = point.parameters[x].value.expect("a numeric axis");
+        let known = chart.series.iter().position(|s| s.label == label);
+        let index = known.unwrap_or_else(|| {
+            chart.series.push(Series {
+                label,
+                points: Vec::new(),
+                closed_form: Vec::new(),
+            });
+            chart.series.len() - 1
+        });
+        let series = &mut chart.series[index];
+        if let Some(i) = of(point) {
+            series.points.push(LinePoint {
+                x: at,
+                mean: i.mean,
+                interval: i.ci95,
+            });
+        }
+        if chart.mode == Mode::ClosedForm {
+            let closed = point.last_node_lag_closed_form_s;
+            series.closed_form.extend(closed.map(|y| (at, y)));
+        }
+    }
+    chart.series.retain(|s| !s.points.is_empty());
+    let all = chart.series.len();
+    if all > SERIES.len() {
+        let last = SERIES.len() - 1;
+        chart.series = (0..=last)
+            .map(|i| chart.series[i * (all - 1) / last].clone())
+            .collect();
+        chart
+            .sentence
+            .push_str(&format!(" {} of {all} lines are drawn.", SERIES.len()));
+    }
+    lines::lines(&chart)
+}
+
+/// Returns the causes that lost anything, the most frequent first.
+pub(super) fn causes_by_weight(of: impl Fn(usize) -> f64) -> Vec<(usize, Cause)> {
+    let mut causes: Vec<(usize, Cause)> = Cause::ALL
+        .into_iter()
+        .enumerate()
+        .filter(|&(i, _)| of(i) > 0.0)
+        .collect();
+    causes.sort_by(|a, b| of(b.0).total_cmp(&of(a.0)));
+    causes
+}

@@ -1,0 +1,567 @@
+//! What a terminal shows of a run and of a sweep: the question, the answer in a sentence, then
+//! expectations and tables.
+//!
+//! Text is at most 100 columns wide and holds no colours; numbers are rounded, the CSV files have
+//! them in full.
+
+use std::time::Duration;
+
+use comfy_table::{
+    Cell, CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width,
+};
+use sim_core::record::{Cause, Ended, LostByCause, Window};
+
+use crate::collect::RunRecords;
+use crate::plot::Axis;
+use crate::stats::PointSummary;
+
+const COLUMNS: u16 = 100;
+
+/// Windows that a terminal lists; of more, those that lost most.
+const MOST_WINDOWS: usize = 20;
+
+/// What came of an expectation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It held.
+    Held,
+    /// It did not.
+    Failed,
+    /// The records cannot tell.
+    Undecided,
+}
+
+impl Verdict {
+    /// Returns the word used in tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Held => "held",
+            Verdict::Failed => "FAILED",
+            Verdict::Undecided => "undecided",
+        }
+    }
+}
+
+/// A stated expectation, judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expectation {
+    /// As the scenario states it.
+    pub text: String,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// What was observed.
+    pub observed: String,
+}
+
+/// What a run's summary is about.
+#[derive(Clone, Copy, Debug)]
+pub struct RunSummary<'a> {
+    /// The scenario's question, or its name.
+    pub question: &'a str,
+    /// The scenario's expectations.
+    pub expectations: &'a [Expectation],
+    /// The records.
+    pub records: &'a RunRecords,
+    /// The user's seed.
+    pub seed: u64,
+    /// The version of rulelag.
+    pub version: &'a str,
+}
+
+/// What a sweep's summary is about.
+#[derive(Clone, Copy, Debug)]
+pub struct SweepSummary<'a> {
+    /// The scenario's question, or its name.
+    pub question: &'a str,
+    /// The scenario's expectations.
+    pub expectations: &'a [Expectation],
+    /// The swept parameters.
+    pub axes: &'a [Axis],
+    /// The points.
+    pub points: &'a [PointSummary],
+    /// The user's seed.
+    pub seed: u64,
+    /// The version of rulelag.
+    pub version: &'a str,
+}
+
+/// Returns the summary of a run.
+pub fn run(summary: &RunSummary<'_>) -> String {
+    let RunSummary { records, .. } = summary;
+    let mut out = head(summary.question, &run_answer(records), summary.expectations);
+    if !records.windows.is_empty() {
+        out.push('\n');
+        out.push_str(&windows_table(&records.windows));
+    }
+    let run = &records.run;
+    out.push('\n');
+    out.push_str(&format!(
+        "{} requests, {} lost, {} unfinished; {} attempts, {} outside windows ({} lost)\n",
+        count(run.requests),
+        count(run.requests_lost),
+        count(run.requests_unfinished),
+        count(run.inside.attempts + run.outside.attempts),
+        count(run.outside.attempts),
+        count(run.outside.lost.total()),
+    ));
+    let ended = match run.ended {
+        Ended::Complete => "complete",
+        Ended::Duration => "cut at the scenario's duration",
+        Ended::Limit => "CUT at the limit on simulated time",
+    };
+    let end = crate::csv::seconds(u128::from(run.end.as_nanos()));
+    out.push_str(&format!(
+        "{ended} at {end} s, {} events\n",
+        count(run.events)
+    ));
+    out.push_str(&format!(
+        "seed {}, fingerprint {:016x}, rulelag {}\n",
+        summary.seed, run.fingerprint, summary.version
+    ));
+    out
+}
+
+/// Returns the summary of a sweep.
+pub fn sweep(summary: &SweepSummary<'_>) -> String {
+    let mut out = head(
+        summary.question,
+        &sweep_answer(summary.points),
+        summary.expectations,
+    );
+    if !summary.points.is_empty() {
+        out.push('\n');
+        out.push_str(&points_table(summary.axes, summary.points));
+    }
+    let windows: usize = summary.points.iter().map(|p| p.windows).sum();
+    let runs: usize = summary.points.iter().map(|p| p.replications).sum();
+    out.push_str(&format!(
+        "\n{} points, {} runs, {} windows\nseed {}, rulelag {}\n",
+        count(summary.points.len() as u64),
+        count(runs as u64),
+        count(windows as u64),
+        summary.seed,
+        summary.version
+    ));
+    out
+}
+
+fn head(question: &str, answer: &str, expectations: &[Expectation]) -> String {
+    let mut out = String::new();
+    for text in [question, answer] {
+        for line in wrap(text) {
+            out.push_str(&line);
+            out.push('\n');
+        }
+    }
+    if !expectations.is_empty() {
+        let held = expectations
+            .iter()
+            .filter(|e| e.verdict == Verdict::Held)
+            .count();
+        out.push_str(&format!(
+            "\n{held} of {} expectations held\n",
+            expectations.len()
+        ));
+        let mut table = table(&["expected", "", "observed"]);
+        for expectation in expectations {
+            table.add_row([
+                expectation.text.as_str(),
+                expectation.verdict.as_str(),
+                expectation.observed.as_str(),
+            ]);
+        }
+        out.push_str(&text(&table));
+    }
+    out
+}
+
+/// Returns the sentence that answers what a run lost.
+pub fn run_answer(records: &RunRecords) -> String {
+    let mut lost = LostByCause::default();
+    for window in &records.windows {
+        lost.merge(&window.lost);
+    }
+    let windows = records.windows.len();
+    let inside = records.run.inside;
+    if windows == 0 {
+        let outside = records.run.outside.lost.total();
+        return format!(
+            "No deletion window was opened; {} were lost.",
+            attempts(outside)
+        );
+    }
+    let each = match windows {
+        1 => "The deletion window".to_owned(),
+        n => format!("Each of {} deletion windows", count(n as u64)),
+    };
+    if lost.total() == 0 {
+        return format!(
+            "No request was lost in {}, of {} sent meanwhile.",
+            if windows == 1 {
+                "the deletion window".to_owned()
+            } else {
+                format!("{windows} deletion windows")
+            },
+            attempts(inside.attempts),
+        );
+    }
+    let mean = lost.total() as f64 / windows as f64;
+    let per = if windows == 1 {
+        attempts(lost.total())
+    } else {
+        format!("{} attempts on average", rounded(mean))
+    };
+    let share = match inside.attempts {
+        0 => String::new(),
+        n => format!(
+            " ({} of those sent while {} open)",
+            percent(inside.lost.total() as f64 / n as f64),
+            if windows == 1 {
+                "it was"
+            } else {
+                "windows were"
+            }
+        ),
+    };
+    let by = Cause::ALL.map(|c| lost.get(c) as f64);
+    format!("{each} loses {per}{share}: {}.", shares(&by))
+}
+
+/// Returns the sentence that answers what a sweep's points lose.
+pub fn sweep_answer(points: &[PointSummary]) -> String {
+    let known: Vec<(&PointSummary, f64)> = points
+        .iter()
+        .filter_map(|p| Some((p, p.lost_per_window?.mean)))
+        .collect();
+    let least = known.iter().min_by(|a, b| a.1.total_cmp(&b.1));
+    let most = known.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    let (Some(least), Some(most)) = (least, most) else {
+        return "No deletion window was opened.".to_owned();
+    };
+    if most.1 == 0.0 {
+        return "No point loses a request.".to_owned();
+    }
+    let describe = |p: &PointSummary| {
+        let interval = p.lost_per_window.expect("a known mean");
+        let half = interval
+            .half_width()
+            .map(|h| format!(" ± {}", rounded(h)))
+            .unwrap_or_default();
+        format!("{}{half}", rounded(interval.mean))
+    };
+    let at = |p: &PointSummary| {
+        let values: Vec<&str> = p.parameters.iter().map(|p| p.display.as_str()).collect();
+        if values.is_empty() {
+            String::new()
+        } else {
+            format!(" at {}", values.join(", "))
+        }
+    };
+    let share = match most.0.lost_fraction {
+        Some(f) => format!(
+            ", {} of those sent while windows were open",
+            percent(f.mean)
+        ),
+        None => String::new(),
+    };
+    let by = most
+        .0
+        .lost_by_cause
+        .map(|by| format!(" ({})", shares(&by)))
+        .unwrap_or_default();
+    if known.len() == 1 {
+        return format!(
+            "A deletion window loses {} attempts{share}{by}.",
+            describe(most.0)
+        );
+    }
+    format!(
+        "A deletion window loses {} attempts{} and {}{}{share}{by}.",
+        describe(least.0),
+        at(least.0),
+        describe(most.0),
+        at(most.0),
+    )
+}
+
+fn windows_table(windows: &[Window]) -> String {
+    let mut all = LostByCause::default();
+    for window in windows {
+        all.merge(&window.lost);
+    }
+    let causes: Vec<Cause> = Cause::ALL.into_iter().filter(|&c| all.get(c) > 0).collect();
+    let mut shown: Vec<&Window> = windows.iter().collect();
+    if shown.len() > MOST_WINDOWS {
+        shown.sort_by_key(|w| std::cmp::Reverse(w.lost.total()));
+        shown.truncate(MOST_WINDOWS);
+        shown.sort_by_key(|w| w.window);
+    }
+    // A cause that takes the table past the terminal's edge is part of `lost` all the same.
+    let named = &causes[..causes.len().min(4)];
+    let mut header = vec![
+        "window", "pod", "node", "opened", "stale", "attempts", "lost",
+    ];
+    header.extend(named.iter().map(|c| c.as_str()));
+    header.push("expected");
+    let mut table = table(&header);
+    for index in 3..header.len() {
+        right(&mut table, index);
+    }
+    right(&mut table, 0);
+    for window in &shown {
+        let mut row = vec![
+            window.window.to_string(),
+            cut(&window.pod, 22),
+            cut(&window.node, 14),
+            format!("{:.3} s", window.opened.as_secs_f64()),
+            window
+                .stale_max_s
+                .map_or("-".to_owned(), |s| format!("{s:.3} s")),
+            count(window.attempts),
+            count(window.lost.total()),
+        ];
+        row.extend(named.iter().map(|&c| count(window.lost.get(c))));
+        row.push(window.expected_lost.map_or("-".to_owned(), rounded));
+        table.add_row(row);
+    }
+    let expected: Option<Vec<f64>> = windows.iter().map(|w| w.expected_lost).collect();
+    let stale = windows
+        .iter()
+        .filter_map(|w| w.stale_max_s)
+        .reduce(f64::max);
+    let mut total = vec![
+        "all".to_owned(),
+        format!("{} windows", count(windows.len() as u64)),
+        String::new(),
+        String::new(),
+        stale.map_or("-".to_owned(), |s| format!("{s:.3} s")),
+        String::new(), // windows that overlap share attempts
+        count(all.total()),
+    ];
+    total.extend(named.iter().map(|&c| count(all.get(c))));
+    total.push(expected.map_or("-".to_owned(), |e| rounded(e.iter().sum())));
+    table.add_row(total);
+    let mut out = text(&table);
+    if shown.len() < windows.len() {
+        out.push_str(&format!(
+            "(the {} windows of {} that lost most)\n",
+            shown.len(),
+            windows.len()
+        ));
+    }
+    out
+}
+
+fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
+    let varied: Vec<usize> = (0..axes.len())
+        .filter(|&a| {
+            points
+                .iter()
+                .any(|p| p.parameters[a] != points[0].parameters[a])
+        })
+        .collect();
+    let cell = |p: &PointSummary| match p.lost_per_window {
+        Some(i) => match i.half_width() {
+            Some(half) => format!("{} ± {}", rounded(i.mean), rounded(half)),
+            None => rounded(i.mean),
+        },
+        None => "-".to_owned(),
+    };
+    let distinct = |axis: usize| {
+        let mut values: Vec<&str> = Vec::new();
+        for point in points {
+            let value = point.parameters[axis].display.as_str();
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        values
+    };
+    if let [rows, columns] = varied[..] {
+        let values = distinct(columns);
+        if values.len() <= 6 {
+            let corner = format!("{} \\ {}", axes[rows].title, axes[columns].title);
+            let corner = cut(&corner, 40);
+            let mut header = vec![corner.as_str()];
+            header.extend(&values);
+            let mut table = table(&header);
+            for index in 0..header.len() {
+                right(&mut table, index);
+            }
+            for row in distinct(rows) {
+                let here = |column: &str| {
+                    points.iter().find(|p| {
+                        p.parameters[rows].display == row && p.parameters[columns].display == column
+                    })
+                };
+                let mut cells = vec![row.to_owned()];
+                cells.extend(values.iter().map(|v| here(v).map_or("-".to_owned(), &cell)));
+                table.add_row(cells);
+            }
+            let title = "lost attempts per deletion window: mean ± half of the 95 % interval\n";
+            return format!("{title}{}", text(&table));
+        }
+    }
+    let titles: Vec<String> = varied.iter().map(|&a| cut(&axes[a].title, 24)).collect();
+    let mut header = vec!["point"];
+    header.extend(titles.iter().map(String::as_str));
+    header.extend([
+        "lost per window",
+        "p99",
+        "max",
+        "of attempts",
+        "last node",
+        "expected",
+    ]);
+    let mut table = table(&header);
+    right(&mut table, 0);
+    for index in titles.len() + 1..header.len() {
+        right(&mut table, index);
+    }
+    let optional = |value: Option<f64>| value.map_or("-".to_owned(), rounded);
+    for point in points {
+        let mut row = vec![point.point.to_string()];
+        row.extend(
+            varied
+                .iter()
+                .map(|&a| cut(&point.parameters[a].display, 24)),
+        );
+        row.extend([
+            cell(point),
+            optional(point.lost_p99),
+            point.lost_max.map_or("-".to_owned(), count),
+            point
+                .lost_fraction
+                .map_or("-".to_owned(), |f| percent(f.mean)),
+            point
+                .last_node_lag_s
+                .map_or("-".to_owned(), |i| format!("{:.3} s", i.mean)),
+            optional(point.expected_lost),
+        ]);
+        table.add_row(row);
+    }
+    text(&table)
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')))
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(COLUMNS)
+        .set_header(header.iter().map(|h| Cell::new(h)));
+    table
+}
+
+fn right(table: &mut Table, column: usize) {
+    if let Some(column) = table.column_mut(column) {
+        column.set_cell_alignment(CellAlignment::Right);
+        column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(40)));
+    }
+}
+
+fn text(table: &Table) -> String {
+    let mut out = String::new();
+    for line in table.lines() {
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn wrap(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= COLUMNS.into() => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Keeps the end of a name, where the Pods of a Deployment differ.
+fn cut(name: &str, most: usize) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    if chars.len() <= most {
+        return name.to_owned();
+    }
+    let tail = most / 2;
+    let head = most - tail - 1;
+    chars[..head]
+        .iter()
+        .chain(['…'].iter())
+        .chain(&chars[chars.len() - tail..])
+        .collect()
+}
+
+fn attempts(n: u64) -> String {
+    if n == 1 {
+        "1 attempt".to_owned()
+    } else {
+        format!("{} attempts", count(n))
+    }
+}
+
+/// Returns the shares of causes, the greatest first: `92 % refused, 8 % blackholed`.
+pub(crate) fn shares(by: &[f64; Cause::ALL.len()]) -> String {
+    let total: f64 = by.iter().sum();
+    let mut causes: Vec<(f64, Cause)> = by
+        .iter()
+        .copied()
+        .zip(Cause::ALL)
+        .filter(|c| c.0 > 0.0)
+        .collect();
+    causes.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let shares: Vec<String> = causes
+        .iter()
+        .map(|(n, cause)| {
+            if causes.len() == 1 {
+                format!("all {cause}")
+            } else {
+                format!("{} {cause}", percent(n / total))
+            }
+        })
+        .collect();
+    shares.join(", ")
+}
+
+/// Returns a share as a percentage with two significant digits.
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    match percent {
+        0.0 => "0 %".to_owned(),
+        p if p >= 9.95 => format!("{p:.0} %"),
+        p if p >= 0.995 => format!("{p:.1} %"),
+        p if p >= 0.0995 => format!("{p:.2} %"),
+        p if p >= 0.001 => format!("{p:.3} %"),
+        _ => "<0.001 %".to_owned(),
+    }
+}
+
+/// Returns a number with about three significant digits, thousands grouped.
+pub fn rounded(value: f64) -> String {
+    crate::plot::number(value)
+}
+
+fn count(n: u64) -> String {
+    crate::plot::number_whole(n)
+}
+
+/// Returns a span as people write it: `1.5 s`, `300 ms`, `20 µs`.
+pub fn duration(span: Duration) -> String {
+    let s = span.as_secs_f64();
+    match span.as_nanos() {
+        0 => "0 s".to_owned(),
+        n if n < 1_000 => format!("{n} ns"),
+        n if n < 1_000_000 => format!("{} µs", rounded(s * 1e6)),
+        n if n < 1_000_000_000 => format!("{} ms", rounded(s * 1e3)),
+        _ => format!("{} s", rounded(s)),
+    }
+}
+
+#[cfg(test)]
+mod tests;
