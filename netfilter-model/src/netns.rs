@@ -1,0 +1,637 @@
+//! One network namespace: packets through its hooks.
+//!
+//! ```text
+//!  prerouting ─► route ─┬► input ──────────────────────────► Delivery
+//!                       └► forward ─► postrouting ──────────► Egress
+//!  output (reroute) ───────────────► postrouting ─┬─────────► Egress
+//!                                                 └► loopback ► Delivery
+//! ```
+//!
+//! [`Netns::receive`] and [`Netns::send`] run a packet through all of it. The single steps are
+//! there too, each taking only what the step before it gives: a packet that skipped a hook does
+//! not compile.
+
+mod answer;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use crate::conntrack::{Conntrack, CtInfo, Direction, Sysctls, Track};
+use crate::device::DeviceId;
+use crate::hook::{Hook, Table};
+use crate::host::{Draws, Env, Host, Route, RouteQuery};
+use crate::packet::{IcmpError, Packet};
+use crate::rule::{RejectWith, RuleRef, Rules};
+use crate::traverse::{Lookup, Memory};
+
+/// The state of a network namespace that packets change.
+#[derive(Clone, Debug)]
+pub struct Netns {
+    conntrack: Conntrack,
+    memory: Memory,
+    lookup: Lookup,
+}
+
+/// Proof that a value was made here, and so that its packet has passed the hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seal;
+
+/// A packet that has passed POSTROUTING and leaves by a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Egress {
+    /// The packet as it leaves.
+    pub packet: Packet,
+    /// The device.
+    pub dev: DeviceId,
+    /// The neighbour.
+    pub next_hop: IpAddr,
+    /// What connection tracking said about it.
+    pub ct: Option<(CtInfo, Direction)>,
+    /// The nat rule that chose its connection's destination.
+    pub dnat: Option<RuleRef>,
+    /// How many rules a linear walk looks at.
+    pub evaluated: u32,
+    seal: Seal,
+}
+
+/// A packet that has passed INPUT and goes to a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Delivery {
+    /// The packet as the socket sees it.
+    pub packet: Packet,
+    /// The device that it came in by; the loopback device for a packet made here.
+    pub in_dev: DeviceId,
+    /// What connection tracking said about it.
+    pub ct: Option<(CtInfo, Direction)>,
+    /// The nat rule that chose its connection's destination.
+    pub dnat: Option<RuleRef>,
+    /// How many rules a linear walk looks at.
+    pub evaluated: u32,
+    seal: Seal,
+}
+
+/// A packet that got no further.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Drop {
+    /// The packet as it was then.
+    pub packet: Packet,
+    /// The last hook that it reached.
+    pub hook: Hook,
+    /// Why.
+    pub reason: DropReason,
+    /// The nat rule that chose its connection's destination.
+    pub dnat: Option<RuleRef>,
+    /// How many rules a linear walk looks at.
+    pub evaluated: u32,
+}
+
+/// Why a packet got no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// A rule dropped or rejected it.
+    Rule(RuleRef),
+    /// The policy of the table's chain at the hook dropped it.
+    Policy(Table),
+    /// MASQUERADE or REDIRECT found no address on the device.
+    NoAddress(RuleRef),
+    /// Its connection was masqueraded on another device than it now leaves by.
+    DeviceChanged,
+    /// Connection tracking has no room.
+    TableFull,
+    /// Another connection has its tuple.
+    Clash,
+    /// An unreachable route.
+    Unreachable,
+    /// A prohibit route.
+    Prohibited,
+    /// A blackhole route, or a packet refused silently by routing.
+    Blackhole,
+    /// No route.
+    NoRoute,
+    /// Its hops are used up.
+    TtlExpired,
+}
+
+/// What the sender of a dropped packet is told, having passed OUTPUT and POSTROUTING.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It leaves by a device.
+    Sent(Egress),
+    /// The sender is on this host.
+    Local(Delivery),
+}
+
+/// A dropped packet whose sender is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The packet.
+    pub drop: Drop,
+    /// What its sender is told.
+    pub answer: Answer,
+}
+
+/// What became of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+#[allow(clippy::large_enum_variant)]
+pub enum Outcome {
+    /// It leaves by a device.
+    Sent(Egress),
+    /// It goes to a socket here.
+    Local(Delivery),
+    /// It got no further, silently.
+    Dropped(Drop),
+    /// It got no further, and its sender is told.
+    Rejected(Box<Rejection>),
+}
+
+/// A packet that got no further, told or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+#[allow(clippy::large_enum_variant)]
+pub enum Stopped {
+    /// Silently.
+    Dropped(Drop),
+    /// Its sender is told.
+    Rejected(Box<Rejection>),
+}
+
+impl From<Stopped> for Outcome {
+    fn from(stopped: Stopped) -> Outcome {
+        match stopped {
+            Stopped::Dropped(drop) => Outcome::Dropped(drop),
+            Stopped::Rejected(rejection) => Outcome::Rejected(rejection),
+        }
+    }
+}
+
+/// A packet on its way through the hooks.
+#[derive(Clone, Debug)]
+struct Flight {
+    packet: Packet,
+    in_dev: Option<DeviceId>,
+    /// Where the packet leaves by, once that is known.
+    out: Option<(DeviceId, IpAddr)>,
+    /// What connection tracking said, once it was asked.
+    track: Option<Track>,
+    ordinal: u32,
+    evaluated: u32,
+}
+
+/// Why a flight ends, before the packet's remains are gathered.
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    hook: Hook,
+    reason: DropReason,
+    tell: Option<RejectWith>,
+}
+
+/// A received packet that has passed PREROUTING.
+#[derive(Debug)]
+#[must_use]
+pub struct Prerouted(Flight);
+
+/// A packet for this host.
+#[derive(Debug)]
+#[must_use]
+pub struct ToInput(Flight);
+
+/// A packet that passes through.
+#[derive(Debug)]
+#[must_use]
+pub struct ToForward(Flight);
+
+/// A packet that has passed FORWARD or OUTPUT and is about to leave.
+#[derive(Debug)]
+#[must_use]
+pub struct ToPostrouting(Flight);
+
+/// A packet made here for this host, about to come in by the loopback device.
+#[derive(Debug)]
+#[must_use]
+pub struct ToLoopback(Flight);
+
+/// Where a received packet goes.
+#[derive(Debug)]
+#[must_use]
+#[allow(clippy::large_enum_variant)]
+pub enum Routed {
+    /// To this host.
+    Input(ToInput),
+    /// On.
+    Forward(ToForward),
+    /// No further.
+    Stopped(Stopped),
+}
+
+/// What a packet does behind POSTROUTING.
+#[derive(Debug)]
+#[must_use]
+#[allow(clippy::large_enum_variant)]
+pub enum Postrouted {
+    /// Leaves by a device.
+    Egress(Egress),
+    /// Comes in again by the loopback device.
+    Loopback(ToLoopback),
+}
+
+impl Default for Netns {
+    fn default() -> Netns {
+        Netns::new(Sysctls::default())
+    }
+}
+
+impl Netns {
+    /// Returns a network namespace without connections.
+    pub fn new(sysctls: Sysctls) -> Netns {
+        let conntrack = Conntrack::new(sysctls);
+        Netns {
+            conntrack,
+            memory: Memory::default(),
+            lookup: Lookup::default(),
+        }
+    }
+
+    /// Returns its connections.
+    pub fn conntrack(&self) -> &Conntrack {
+        &self.conntrack
+    }
+
+    /// Returns its connections, to delete some.
+    pub fn conntrack_mut(&mut self) -> &mut Conntrack {
+        &mut self.conntrack
+    }
+
+    /// Sets how rules are found. Outcomes do not depend on it.
+    pub fn set_lookup(&mut self, lookup: Lookup) {
+        self.lookup = lookup;
+    }
+
+    /// Forgets the state of a table's rules, as x_tables does whenever a table is replaced.
+    pub fn table_replaced(&mut self, table: Table) {
+        self.memory.table_replaced(table);
+    }
+
+    /// Runs a received packet through the namespace.
+    pub fn receive<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        packet: Packet,
+        in_dev: DeviceId,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Outcome {
+        let mut flight = Flight::new(packet, Some(in_dev));
+        let ran = self.run_received(&mut flight, env);
+        match ran {
+            Ok(Way::Local) => Outcome::Local(self.delivery(&flight, in_dev)),
+            Ok(Way::Out) => Outcome::Sent(self.egress(&flight)),
+            Err(stop) => self.stopped(flight, stop, env).into(),
+        }
+    }
+
+    fn run_received<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<Way, Stop> {
+        self.run_hook(Hook::Prerouting, flight, env)?;
+        match route_received(flight, env)? {
+            Way::Local => {
+                self.run_hook(Hook::Input, flight, env)?;
+                Ok(Way::Local)
+            }
+            Way::Out => {
+                self.run_hook(Hook::Forward, flight, env)?;
+                self.run_hook(Hook::Postrouting, flight, env)?;
+                Ok(Way::Out)
+            }
+        }
+    }
+
+    /// Runs a packet made on this host through the namespace.
+    ///
+    /// `route` is the routing decision by which the packet got its source address
+    /// ([`Host::route`] without an input device). A packet to this host's own address comes in
+    /// again by the loopback device.
+    pub fn send<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        packet: Packet,
+        route: Route,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Outcome {
+        let mut flight = Flight::new(packet, None);
+        let ran = self.run_sent(&mut flight, route, env);
+        match ran {
+            Ok(Way::Local) => Outcome::Local(self.delivery(&flight, env.host.loopback())),
+            Ok(Way::Out) => Outcome::Sent(self.egress(&flight)),
+            Err(stop) => self.stopped(flight, stop, env).into(),
+        }
+    }
+
+    fn run_sent<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        flight: &mut Flight,
+        route: Route,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<Way, Stop> {
+        set_out(flight, route, env.host)?;
+        self.run_hook(Hook::Output, flight, env)?;
+        self.run_hook(Hook::Postrouting, flight, env)?;
+        if !is_loopback(flight, env.host) {
+            return Ok(Way::Out);
+        }
+        self.run_loopback(flight, env)?;
+        Ok(Way::Local)
+    }
+
+    fn run_loopback<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        flight.in_dev = Some(env.host.loopback());
+        self.run_hook(Hook::Prerouting, flight, env)?;
+        self.run_hook(Hook::Input, flight, env)
+    }
+
+    /// Sends the ICMP error that a packet deserves which this host could not pass on after it had
+    /// left the hooks: no neighbour answered, or a pod's device is gone.
+    ///
+    /// `packet` is the packet as it left ([`Egress::packet`]). Returns `None` if nothing is said:
+    /// errors are not answered with errors, and the error itself may be dropped.
+    pub fn send_error<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        packet: &Packet,
+        kind: IcmpError,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Option<Answer> {
+        let flight = Flight::new(*packet, None);
+        self.answer(&flight, RejectWith::Icmp(kind), env)
+    }
+
+    /// Runs PREROUTING.
+    pub fn prerouting<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        packet: Packet,
+        in_dev: DeviceId,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<Prerouted, Stopped> {
+        let flight = Flight::new(packet, Some(in_dev));
+        self.step(Hook::Prerouting, flight, env).map(Prerouted)
+    }
+
+    /// Decides where a received packet goes. A routed packet loses a hop here, before FORWARD.
+    pub fn route<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        Prerouted(mut flight): Prerouted,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Routed {
+        match route_received(&mut flight, env) {
+            Ok(Way::Local) => Routed::Input(ToInput(flight)),
+            Ok(Way::Out) => Routed::Forward(ToForward(flight)),
+            Err(stop) => Routed::Stopped(self.stopped(flight, stop, env)),
+        }
+    }
+
+    /// Runs INPUT; a new connection is confirmed.
+    pub fn input<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        ToInput(flight): ToInput,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<Delivery, Stopped> {
+        let flight = self.step(Hook::Input, flight, env)?;
+        let in_dev = flight.in_dev.expect("received by a device");
+        Ok(self.delivery(&flight, in_dev))
+    }
+
+    /// Runs FORWARD.
+    pub fn forward<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        ToForward(flight): ToForward,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<ToPostrouting, Stopped> {
+        self.step(Hook::Forward, flight, env).map(ToPostrouting)
+    }
+
+    /// Runs OUTPUT and routes again what it has rewritten.
+    pub fn output<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        packet: Packet,
+        route: Route,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<ToPostrouting, Stopped> {
+        let mut flight = Flight::new(packet, None);
+        if let Err(stop) = set_out(&mut flight, route, env.host) {
+            return Err(self.stopped(flight, stop, env));
+        }
+        self.step(Hook::Output, flight, env).map(ToPostrouting)
+    }
+
+    /// Runs POSTROUTING; a new connection is confirmed.
+    pub fn postrouting<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        ToPostrouting(flight): ToPostrouting,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<Postrouted, Stopped> {
+        let flight = self.step(Hook::Postrouting, flight, env)?;
+        Ok(if is_loopback(&flight, env.host) {
+            Postrouted::Loopback(ToLoopback(flight))
+        } else {
+            Postrouted::Egress(self.egress(&flight))
+        })
+    }
+
+    /// Runs PREROUTING and INPUT for a packet that this host sent to itself. It keeps its
+    /// connection: neither tracking nor nat is asked again.
+    pub fn loopback<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        ToLoopback(mut flight): ToLoopback,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<Delivery, Stopped> {
+        match self.run_loopback(&mut flight, env) {
+            Ok(()) => Ok(self.delivery(&flight, env.host.loopback())),
+            Err(stop) => Err(self.stopped(flight, stop, env)),
+        }
+    }
+
+    fn step<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        hook: Hook,
+        mut flight: Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<Flight, Stopped> {
+        match self.run_hook(hook, &mut flight, env) {
+            Ok(()) => Ok(flight),
+            Err(stop) => Err(self.stopped(flight, stop, env)),
+        }
+    }
+
+    fn egress(&self, flight: &Flight) -> Egress {
+        let (dev, next_hop) = flight.out.expect("a packet that leaves has a way out");
+        let (ct, dnat) = self.tracked(flight);
+        let Flight {
+            packet, evaluated, ..
+        } = *flight;
+        Egress {
+            packet,
+            dev,
+            next_hop,
+            ct,
+            dnat,
+            evaluated,
+            seal: Seal,
+        }
+    }
+
+    fn delivery(&self, flight: &Flight, in_dev: DeviceId) -> Delivery {
+        let (ct, dnat) = self.tracked(flight);
+        let Flight {
+            packet, evaluated, ..
+        } = *flight;
+        Delivery {
+            packet,
+            in_dev,
+            ct,
+            dnat,
+            evaluated,
+            seal: Seal,
+        }
+    }
+
+    fn tracked(&self, flight: &Flight) -> (Option<(CtInfo, Direction)>, Option<RuleRef>) {
+        let Some(track) = &flight.track else {
+            return (None, None);
+        };
+        let dnat = track
+            .entry(&self.conntrack)
+            .and_then(|entry| entry.dnat_rule);
+        (Some((track.info, track.direction)), dnat)
+    }
+
+    /// Gathers what remains of a packet, and tells its sender.
+    fn stopped<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        flight: Flight,
+        stop: Stop,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Stopped {
+        let (_, dnat) = self.tracked(&flight);
+        let Flight {
+            packet, evaluated, ..
+        } = flight;
+        let drop = Drop {
+            packet,
+            hook: stop.hook,
+            reason: stop.reason,
+            dnat,
+            evaluated,
+        };
+        let answer = stop.tell.and_then(|with| self.answer(&flight, with, env));
+        match answer {
+            None => Stopped::Dropped(drop),
+            Some(answer) => Stopped::Rejected(Box::new(Rejection { drop, answer })),
+        }
+    }
+}
+
+/// Where a packet goes after routing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Local,
+    Out,
+}
+
+impl Flight {
+    fn new(packet: Packet, in_dev: Option<DeviceId>) -> Flight {
+        Flight {
+            packet,
+            in_dev,
+            out: None,
+            track: None,
+            ordinal: 0,
+            evaluated: 0,
+        }
+    }
+
+    fn route_query(&self) -> RouteQuery {
+        let Packet { tuple, mark, .. } = &self.packet;
+        RouteQuery {
+            dst: tuple.dst(),
+            src: tuple.src(),
+            mark: *mark,
+            in_dev: self.in_dev,
+        }
+    }
+}
+
+/// Routes a packet that has passed PREROUTING.
+#[inline]
+fn route_received<H: Host, R, D>(flight: &mut Flight, env: &Env<'_, H, R, D>) -> Result<Way, Stop> {
+    let hook = Hook::Prerouting;
+    match env.host.route(flight.route_query()) {
+        Route::Local => Ok(Way::Local),
+        Route::Forward { dev, next_hop } => {
+            // Kernel: ip_forward.c, ip_forward: the hop is taken before FORWARD.
+            if flight.packet.ttl <= 1 {
+                let tell = Some(RejectWith::Icmp(IcmpError::TimeExceeded));
+                return Err(Stop {
+                    hook,
+                    reason: DropReason::TtlExpired,
+                    tell,
+                });
+            }
+            flight.packet.ttl -= 1;
+            flight.out = Some((dev, next_hop));
+            Ok(Way::Out)
+        }
+        Route::Bridged { dev, next_hop } => {
+            flight.out = Some((dev, next_hop));
+            Ok(Way::Out)
+        }
+        refusal => {
+            let (reason, error) = refused(refusal);
+            Err(Stop {
+                hook,
+                reason,
+                tell: error.map(RejectWith::Icmp),
+            })
+        }
+    }
+}
+
+/// Sets where a packet made here leaves by. Its sender learns of a refusal by an error code.
+fn set_out<H: Host>(flight: &mut Flight, route: Route, host: &H) -> Result<(), Stop> {
+    flight.out = Some(match route {
+        Route::Local => (host.loopback(), flight.packet.tuple.dst()),
+        Route::Forward { dev, next_hop } | Route::Bridged { dev, next_hop } => (dev, next_hop),
+        refusal => {
+            let (reason, _) = refused(refusal);
+            return Err(Stop {
+                hook: Hook::Output,
+                reason,
+                tell: None,
+            });
+        }
+    });
+    Ok(())
+}
+
+fn refused(route: Route) -> (DropReason, Option<IcmpError>) {
+    match route {
+        Route::Unreachable => (DropReason::Unreachable, Some(IcmpError::HostUnreachable)),
+        Route::Prohibited => (DropReason::Prohibited, Some(IcmpError::AdminProhibited)),
+        Route::Blackhole => (DropReason::Blackhole, None),
+        Route::NoRoute => (DropReason::NoRoute, Some(IcmpError::NetUnreachable)),
+        Route::Local | Route::Forward { .. } | Route::Bridged { .. } => {
+            unreachable!("{route:?} is a way")
+        }
+    }
+}
+
+fn is_loopback<H: Host>(flight: &Flight, host: &H) -> bool {
+    flight.out.is_some_and(|(dev, _)| dev == host.loopback())
+}

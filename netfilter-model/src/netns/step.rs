@@ -1,0 +1,358 @@
+//! What happens at one hook.
+
+use super::{DropReason, Flight, Netns, Stop, set_out};
+use crate::conntrack::{CtInfo, Direction, Entry, Holder, Status, Track};
+use crate::hook::{Hook, Step, Table, steps};
+use crate::host::{Draws, Env, Host};
+use crate::nat;
+use crate::rule::{Chain, CtStates, Nat, NatRange, Policy, RuleRef, Rules};
+use crate::traverse::{Context, Traversal, Verdict, traverse};
+use crate::tuple::Side;
+
+impl Netns {
+    /// Runs everything at a hook, in the kernel's order.
+    #[inline]
+    pub(super) fn run_hook<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        for (_, step) in steps(hook) {
+            match step {
+                Step::Track => self.track(hook, flight, env)?,
+                Step::Confirm => self.confirm(hook, flight, env)?,
+                Step::Table(Table::Nat) => {
+                    let dst = flight.packet.tuple.dst();
+                    self.translate(hook, flight, env)?;
+                    if hook == Hook::Output && flight.packet.tuple.dst() != dst {
+                        reroute(flight, env)?;
+                    }
+                }
+                Step::Table(table) => self.filter(*table, hook, flight, env)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn track<H, R: Rules, D>(
+        &mut self,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        // A packet that has come through the loopback device keeps what it has.
+        if flight.track.is_some() || !env.rules.tracks() {
+            return Ok(());
+        }
+        let track = self.conntrack.track(env.now, &flight.packet);
+        let full = |_| Stop {
+            hook,
+            reason: DropReason::TableFull,
+            tell: None,
+        };
+        flight.track = Some(track.map_err(full)?);
+        Ok(())
+    }
+
+    fn confirm<H, R, D>(
+        &mut self,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        // An answer that shares a rejected packet's entry does not confirm it.
+        let Some(Track {
+            holder,
+            direction: Direction::Original,
+            ..
+        }) = &mut flight.track
+        else {
+            return Ok(());
+        };
+        if !matches!(holder, Holder::Tentative(_)) {
+            return Ok(());
+        }
+        let Holder::Tentative(entry) = std::mem::replace(holder, Holder::None) else {
+            unreachable!("checked above")
+        };
+        let clash = |_| Stop {
+            hook,
+            reason: DropReason::Clash,
+            tell: None,
+        };
+        *holder = Holder::Table(self.conntrack.confirm(env.now, entry).map_err(clash)?);
+        Ok(())
+    }
+
+    /// Runs a table that decides whether the packet passes.
+    fn filter<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        table: Table,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        let Some(chain) = env.rules.base(table, hook) else {
+            return Ok(());
+        };
+        if is_idle(chain) {
+            return Ok(());
+        }
+        let (mark, dst) = (flight.packet.mark, flight.packet.tuple.dst());
+        let Traversal { verdict, rule, .. } = self.walk(table, chain, hook, flight, env);
+        let reason = rule.map_or(DropReason::Policy(table), DropReason::Rule);
+        match verdict {
+            Verdict::Accept => {}
+            Verdict::Drop => {
+                return Err(Stop {
+                    hook,
+                    reason,
+                    tell: None,
+                });
+            }
+            Verdict::Reject(with) => {
+                return Err(Stop {
+                    hook,
+                    reason,
+                    tell: Some(with),
+                });
+            }
+            Verdict::Nat(nat) => unreachable!("{nat:?} in table {table}"),
+        }
+        // Kernel: iptable_mangle.c, ipt_mangle_out: of all tables, mangle alone reroutes by mark.
+        let Packed {
+            mark: new_mark,
+            dst: new_dst,
+        } = Packed::of(flight);
+        if table == Table::Mangle && hook == Hook::Output && (mark, dst) != (new_mark, new_dst) {
+            reroute(flight, env)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a table's chain.
+    fn walk<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        table: Table,
+        chain: &Chain,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Traversal {
+        let track = flight.track.as_ref();
+        let ct_state = track.map_or(CtStates::INVALID, |track| track.states(&self.conntrack));
+        let mut cx = Context {
+            host: env.host,
+            draws: &mut *env.draws,
+            ordinal: &mut flight.ordinal,
+            in_dev: flight.in_dev.filter(|_| hook.has_input_device()),
+            out_dev: flight
+                .out
+                .map(|(dev, _)| dev)
+                .filter(|_| hook.has_output_device()),
+            ct_state,
+            memory: &mut self.memory,
+        };
+        let packet = &mut flight.packet;
+        let traversal = traverse(env.rules, table, chain, packet, &mut cx, self.lookup);
+        flight.evaluated += traversal.evaluated;
+        traversal
+    }
+
+    /// Runs address translation: the rules for a first packet, the rewrite for every one.
+    // Kernel: nf_nat_core.c, nf_nat_inet_fn
+    #[inline]
+    fn translate<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        let Some(chain) = env.rules.base(Table::Nat, hook) else {
+            return Ok(());
+        };
+        let Some(track) = &flight.track else {
+            return Ok(());
+        };
+        let side = hook.nat_side();
+        if track.info == CtInfo::Related && flight.packet.is_icmp_error() {
+            if let Some(entry) = track.entry(&self.conntrack) {
+                nat::translate_error(entry, track.direction, side, &mut flight.packet);
+            }
+            return Ok(());
+        }
+        if let Holder::Tentative(entry) = &track.holder
+            && !entry.status.contains(Status::nat_done(side))
+        {
+            self.decide(chain, hook, flight, env)?;
+        }
+        let Some(track) = &flight.track else {
+            return Ok(());
+        };
+        let Some(entry) = track.entry(&self.conntrack) else {
+            return Ok(());
+        };
+        if hook == Hook::Postrouting
+            && track.direction == Direction::Original
+            && entry
+                .masquerade_dev
+                .is_some_and(|dev| Some(dev) != flight.out.map(|out| out.0))
+        {
+            if let Holder::Table(at) = track.holder {
+                self.conntrack.kill(at);
+            }
+            return Err(Stop {
+                hook,
+                reason: DropReason::DeviceChanged,
+                tell: None,
+            });
+        }
+        nat::translate(entry, track.direction, side, &mut flight.packet);
+        Ok(())
+    }
+
+    /// Asks the rules what to do with one side of a new connection.
+    fn decide<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        chain: &Chain,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        let mut verdict = Verdict::Accept;
+        let mut rule = None;
+        if !is_idle(chain) {
+            Traversal { verdict, rule, .. } = self.walk(Table::Nat, chain, hook, flight, env);
+        }
+        let Verdict::Nat(nat) = verdict else {
+            assert_eq!(
+                verdict,
+                Verdict::Accept,
+                "only translation is decided in table nat"
+            );
+            self.set_up(hook.nat_side(), None, flight, env);
+            return Ok(());
+        };
+        let rule = rule.expect("a rule translates");
+        let Some(range) = concrete_range(&nat, hook, flight, env.host) else {
+            return Err(Stop {
+                hook,
+                reason: DropReason::NoAddress(rule),
+                tell: None,
+            });
+        };
+        let out = flight.out;
+        self.set_up(hook.nat_side(), Some(&range), flight, env);
+        let entry = tentative(flight);
+        match nat {
+            Nat::Dnat(_) | Nat::Redirect(_) => entry.dnat_rule = Some(rule),
+            Nat::Masquerade(_) => entry.masquerade_dev = out.map(|(dev, _)| dev),
+            Nat::Snat(_) => {}
+        }
+        Ok(())
+    }
+
+    fn set_up<H, R, D: Draws>(
+        &mut self,
+        side: Side,
+        range: Option<&NatRange>,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) {
+        let ordinal = &mut flight.ordinal;
+        let draws = &mut *env.draws;
+        let mut draw = || {
+            *ordinal += 1;
+            draws.draw(*ordinal - 1)
+        };
+        let Some(Track {
+            holder: Holder::Tentative(entry),
+            ..
+        }) = &mut flight.track
+        else {
+            panic!("only a tentative connection is decided")
+        };
+        match range {
+            Some(range) => {
+                nat::set_up(&mut self.conntrack, env.now, entry, side, range, &mut draw);
+            }
+            None => nat::set_up_null(&mut self.conntrack, env.now, entry, side, &mut draw),
+        }
+    }
+}
+
+/// What of a packet mangle OUTPUT looks at to see whether it must be routed again.
+struct Packed {
+    mark: u32,
+    dst: std::net::IpAddr,
+}
+
+impl Packed {
+    fn of(flight: &Flight) -> Packed {
+        Packed {
+            mark: flight.packet.mark,
+            dst: flight.packet.tuple.dst(),
+        }
+    }
+}
+
+fn tentative(flight: &mut Flight) -> &mut Entry {
+    match &mut flight.track {
+        Some(Track {
+            holder: Holder::Tentative(entry),
+            ..
+        }) => entry,
+        _ => panic!("only a tentative connection is decided"),
+    }
+}
+
+/// Returns the range with the addresses that depend on a device filled in; `None` if it has none.
+fn concrete_range<H: Host>(nat: &Nat, hook: Hook, flight: &Flight, host: &H) -> Option<NatRange> {
+    let address = match nat {
+        Nat::Dnat(range) | Nat::Snat(range) => return Some(range.clone()),
+        Nat::Masquerade(_) => {
+            let (dev, next_hop) = flight.out.expect("POSTROUTING has an output device");
+            host.masquerade_address(dev, next_hop)?
+        }
+        // Kernel: nf_nat_redirect.c, nf_nat_redirect_ipv4
+        Nat::Redirect(_) if hook == Hook::Output => match flight.packet.tuple.dst() {
+            std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        },
+        Nat::Redirect(_) => {
+            let dev = flight.in_dev.expect("PREROUTING has an input device");
+            host.masquerade_address(dev, flight.packet.tuple.src())?
+        }
+    };
+    let NatRange { ports, flags, .. } = *nat.range();
+    Some(NatRange {
+        ports,
+        flags,
+        ..NatRange::address(address)
+    })
+}
+
+/// Routes a packet made here again, since OUTPUT has changed where it goes. Its source stays.
+// Kernel: netfilter.c, ip_route_me_harder
+fn reroute<H: Host, R, D>(flight: &mut Flight, env: &Env<'_, H, R, D>) -> Result<(), Stop> {
+    let route = env.host.route(flight.route_query());
+    set_out(flight, route, env.host)
+}
+
+/// Returns whether the chain lets everything pass without a look.
+#[inline]
+fn is_idle(chain: &Chain) -> bool {
+    chain.rules().is_empty() && chain.slot().is_none() && chain.policy() == Some(Policy::Accept)
+}
+
+/// The rule that a drop names.
+impl DropReason {
+    /// Returns the rule, if a rule is the reason.
+    pub fn rule(&self) -> Option<RuleRef> {
+        match self {
+            DropReason::Rule(rule) | DropReason::NoAddress(rule) => Some(*rule),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A packet as a struct of fields, not bytes.
+
+use std::fmt;
+use std::ops::BitOr;
+
+use crate::tuple::{Protocol, Tuple};
+
+/// The six flags of a TCP header that netfilter can match.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct TcpFlags(u8);
+
+impl TcpFlags {
+    /// No flag.
+    pub const NONE: TcpFlags = TcpFlags(0);
+    /// The sender is done.
+    pub const FIN: TcpFlags = TcpFlags(0x01);
+    /// A connection is opened.
+    pub const SYN: TcpFlags = TcpFlags(0x02);
+    /// A connection is cut.
+    pub const RST: TcpFlags = TcpFlags(0x04);
+    /// Data is to be handed up.
+    pub const PSH: TcpFlags = TcpFlags(0x08);
+    /// The acknowledgement number holds.
+    pub const ACK: TcpFlags = TcpFlags(0x10);
+    /// The urgent pointer holds.
+    pub const URG: TcpFlags = TcpFlags(0x20);
+    /// All six.
+    pub const ALL: TcpFlags = TcpFlags(0x3f);
+    /// The answer to an opening segment.
+    pub const SYN_ACK: TcpFlags = TcpFlags(0x12);
+    /// What `--syn` looks at.
+    pub const FIN_SYN_RST_ACK: TcpFlags = TcpFlags(0x17);
+
+    /// Returns whether all of `flags` are set.
+    pub const fn contains(self, flags: TcpFlags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    /// Returns the flags that are in `mask`.
+    pub const fn masked(self, mask: TcpFlags) -> TcpFlags {
+        TcpFlags(self.0 & mask.0)
+    }
+
+    /// Returns the flags with their names, in the order in which iptables prints them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        const NAMES: [(TcpFlags, &str); 6] = [
+            (TcpFlags::FIN, "FIN"),
+            (TcpFlags::SYN, "SYN"),
+            (TcpFlags::RST, "RST"),
+            (TcpFlags::PSH, "PSH"),
+            (TcpFlags::ACK, "ACK"),
+            (TcpFlags::URG, "URG"),
+        ];
+        NAMES
+            .into_iter()
+            .filter(move |(flag, _)| self.contains(*flag))
+            .map(|(_, name)| name)
+    }
+}
+
+impl BitOr for TcpFlags {
+    type Output = TcpFlags;
+
+    fn bitor(self, other: TcpFlags) -> TcpFlags {
+        TcpFlags(self.0 | other.0)
+    }
+}
+
+impl fmt::Debug for TcpFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == TcpFlags::NONE {
+            return f.write_str("NONE");
+        }
+        for (i, name) in self.names().enumerate() {
+            if i > 0 {
+                f.write_str("+")?;
+            }
+            f.write_str(name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Which ICMP error a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IcmpError {
+    /// Type 3, code 0.
+    NetUnreachable,
+    /// Type 3, code 1.
+    HostUnreachable,
+    /// Type 3, code 2.
+    ProtocolUnreachable,
+    /// Type 3, code 3.
+    PortUnreachable,
+    /// Type 3, code 4.
+    FragmentationNeeded,
+    /// Type 3, code 9.
+    NetProhibited,
+    /// Type 3, code 10.
+    HostProhibited,
+    /// Type 3, code 13.
+    AdminProhibited,
+    /// Type 11, code 0.
+    TimeExceeded,
+}
+
+impl IcmpError {
+    /// Returns type and code in ICMP for IPv4.
+    pub const fn kind(self) -> (u8, u8) {
+        match self {
+            IcmpError::NetUnreachable => (3, 0),
+            IcmpError::HostUnreachable => (3, 1),
+            IcmpError::ProtocolUnreachable => (3, 2),
+            IcmpError::PortUnreachable => (3, 3),
+            IcmpError::FragmentationNeeded => (3, 4),
+            IcmpError::NetProhibited => (3, 9),
+            IcmpError::HostProhibited => (3, 10),
+            IcmpError::AdminProhibited => (3, 13),
+            IcmpError::TimeExceeded => (11, 0),
+        }
+    }
+}
+
+/// What stands above the IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum L4 {
+    /// A TCP segment.
+    Tcp {
+        /// Its flags.
+        flags: TcpFlags,
+    },
+    /// A UDP datagram.
+    Udp,
+    /// An ICMP query or answer; the tuple holds type, code and id.
+    IcmpEcho,
+    /// An ICMP error.
+    IcmpError {
+        /// What went wrong.
+        kind: IcmpError,
+        /// The packet that it is about, as the sender of the error saw it.
+        quote: Tuple,
+    },
+    /// Any other protocol.
+    Other,
+}
+
+/// A packet. Small and cheap to move: the hot path moves millions per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Whose packet it is; opaque here.
+    pub id: u64,
+    /// Where it comes from and goes to.
+    pub tuple: Tuple,
+    /// Transport header.
+    pub l4: L4,
+    /// Hops left.
+    pub ttl: u8,
+    /// The packet mark: lives inside one host only.
+    pub mark: u32,
+    /// Length of the IP packet in bytes.
+    pub len: u32,
+}
+
+impl Packet {
+    /// Initial TTL of Linux.
+    pub const TTL: u8 = 64;
+
+    /// Returns a TCP segment without data.
+    pub fn tcp(id: u64, tuple: Tuple, flags: TcpFlags) -> Packet {
+        assert_eq!(
+            tuple.protocol,
+            Protocol::TCP,
+            "a TCP segment with the tuple {tuple:?}"
+        );
+        Packet {
+            id,
+            tuple,
+            l4: L4::Tcp { flags },
+            ttl: Packet::TTL,
+            mark: 0,
+            len: 40,
+        }
+    }
+
+    /// Returns a UDP datagram of `len` bytes, IP header included.
+    pub fn udp(id: u64, tuple: Tuple, len: u32) -> Packet {
+        assert_eq!(
+            tuple.protocol,
+            Protocol::UDP,
+            "a UDP datagram with the tuple {tuple:?}"
+        );
+        Packet {
+            id,
+            tuple,
+            l4: L4::Udp,
+            ttl: Packet::TTL,
+            mark: 0,
+            len,
+        }
+    }
+
+    /// Returns an ICMP query or answer.
+    pub fn icmp_echo(id: u64, tuple: Tuple) -> Packet {
+        assert!(
+            tuple.protocol.is_icmp(),
+            "an ICMP message with the tuple {tuple:?}"
+        );
+        Packet {
+            id,
+            tuple,
+            l4: L4::IcmpEcho,
+            ttl: Packet::TTL,
+            mark: 0,
+            len: 84,
+        }
+    }
+
+    /// Returns the ICMP error that answers `about`, sent from `from`.
+    ///
+    /// # Panics
+    ///
+    /// If `from` is of another family than the packet.
+    pub fn icmp_error(about: &Packet, kind: IcmpError, from: std::net::IpAddr) -> Packet {
+        let (icmp_type, code) = kind.kind();
+        let protocol = if from.is_ipv4() {
+            Protocol::ICMP
+        } else {
+            Protocol::ICMPV6
+        };
+        let part = u16::from(icmp_type) << 8 | u16::from(code);
+        let tuple = Tuple::try_new(protocol, from, 0, about.tuple.src(), part)
+            .unwrap_or_else(|| panic!("error from {from} about {:?}", about.tuple));
+        // The quote is cut so that the error fits 576 bytes.
+        let len = (28 + about.len).min(576);
+        let l4 = L4::IcmpError {
+            kind,
+            quote: about.tuple,
+        };
+        Packet {
+            id: about.id,
+            tuple,
+            l4,
+            ttl: Packet::TTL,
+            mark: 0,
+            len,
+        }
+    }
+
+    /// Returns the TCP flags, or `None` if the packet is not TCP.
+    pub const fn tcp_flags(&self) -> Option<TcpFlags> {
+        match self.l4 {
+            L4::Tcp { flags } => Some(flags),
+            _ => None,
+        }
+    }
+
+    /// Returns whether this packet is an ICMP error.
+    pub const fn is_icmp_error(&self) -> bool {
+        matches!(self.l4, L4::IcmpError { .. })
+    }
+}

@@ -1,0 +1,188 @@
+//! What a rule does with a packet that it matches.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::packet::IcmpError;
+use crate::rule::ChainId;
+
+/// What a rule does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// No `-j`: the rule counts, the next one runs.
+    None,
+    /// The packet passes this table at this hook.
+    Accept,
+    /// The packet is gone.
+    Drop,
+    /// As at the end of the chain.
+    Return,
+    /// The packet is gone and its sender is told.
+    Reject(RejectWith),
+    /// mark = (mark AND NOT mask) XOR value; the next rule runs.
+    Mark {
+        /// What is flipped in.
+        value: u32,
+        /// What is cleared first.
+        mask: u32,
+    },
+    /// The connection's addresses are rewritten.
+    Nat(Nat),
+    /// To a chain, and back at its end.
+    Jump(ChainId),
+    /// To a chain; its end returns to where this chain was called from.
+    Goto(ChainId),
+}
+
+impl Target {
+    /// `--set-mark value/mask`: also clears the bits of the value.
+    pub const fn set_mark(value: u32, mask: u32) -> Target {
+        Target::Mark {
+            value,
+            mask: mask | value,
+        }
+    }
+
+    /// `--or-mark bits`.
+    pub const fn or_mark(bits: u32) -> Target {
+        Target::Mark {
+            value: bits,
+            mask: bits,
+        }
+    }
+
+    /// `--and-mark bits`.
+    pub const fn and_mark(bits: u32) -> Target {
+        Target::Mark {
+            value: 0,
+            mask: !bits,
+        }
+    }
+
+    /// `--xor-mark bits`.
+    pub const fn xor_mark(bits: u32) -> Target {
+        Target::Mark {
+            value: bits,
+            mask: 0,
+        }
+    }
+}
+
+/// What the sender of a rejected packet is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectWith {
+    /// An ICMP error.
+    Icmp(IcmpError),
+    /// A TCP segment that resets the connection.
+    TcpReset,
+}
+
+impl RejectWith {
+    /// The default of `REJECT`.
+    pub const DEFAULT: RejectWith = RejectWith::Icmp(IcmpError::PortUnreachable);
+}
+
+/// A rewrite of addresses; only nat chains accept it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nat {
+    /// A new destination.
+    Dnat(NatRange),
+    /// A new source.
+    Snat(NatRange),
+    /// The source becomes the address of the output device.
+    Masquerade(NatRange),
+    /// The destination becomes this host.
+    Redirect(NatRange),
+}
+
+impl Nat {
+    /// Returns the range.
+    pub const fn range(&self) -> &NatRange {
+        match self {
+            Nat::Dnat(range) | Nat::Snat(range) | Nat::Masquerade(range) | Nat::Redirect(range) => {
+                range
+            }
+        }
+    }
+}
+
+/// What addresses and ports a rewrite may choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NatRange {
+    /// Addresses.
+    pub addresses: NatAddresses,
+    /// First and last port, if the port may change other than to settle a clash.
+    pub ports: Option<(u16, u16)>,
+    /// How the choice is made.
+    pub flags: NatFlags,
+}
+
+/// The addresses of a rewrite.
+// The wide family is boxed, as in prefixes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NatAddresses {
+    /// The address stays.
+    Keep,
+    /// First and last IPv4 address.
+    V4(Ipv4Addr, Ipv4Addr),
+    /// First and last IPv6 address.
+    V6(Box<(Ipv6Addr, Ipv6Addr)>),
+}
+
+/// How NAT chooses within a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NatFlags {
+    /// `--random`.
+    pub random: bool,
+    /// `--random-fully`.
+    pub random_fully: bool,
+    /// `--persistent`: the address depends on the client alone.
+    pub persistent: bool,
+}
+
+impl NatFlags {
+    /// Returns whether the port starts at a random place even if the original is free.
+    pub const fn any_random(self) -> bool {
+        self.random || self.random_fully
+    }
+}
+
+impl NatRange {
+    /// Returns a range that changes nothing but to settle a clash.
+    pub const fn keep() -> NatRange {
+        let flags = NatFlags {
+            random: false,
+            random_fully: false,
+            persistent: false,
+        };
+        NatRange {
+            addresses: NatAddresses::Keep,
+            ports: None,
+            flags,
+        }
+    }
+
+    /// Returns the range of one address.
+    pub fn address(address: IpAddr) -> NatRange {
+        let addresses = match address {
+            IpAddr::V4(address) => NatAddresses::V4(address, address),
+            IpAddr::V6(address) => NatAddresses::V6(Box::new((address, address))),
+        };
+        NatRange {
+            addresses,
+            ..NatRange::keep()
+        }
+    }
+
+    /// Returns the range of one address and one port.
+    pub fn to(address: IpAddr, port: u16) -> NatRange {
+        NatRange {
+            ports: Some((port, port)),
+            ..NatRange::address(address)
+        }
+    }
+
+    /// Returns this range with these flags.
+    pub fn with_flags(self, flags: NatFlags) -> NatRange {
+        NatRange { flags, ..self }
+    }
+}
