@@ -37,14 +37,6 @@ fn at(s: f64) -> SimTime {
     SimTime::from_nanos((s * 1e9) as u64)
 }
 
-fn lost(parts: &[(Cause, u64)]) -> LostByCause {
-    let mut lost = LostByCause::default();
-    for &(cause, n) in parts {
-        (0..n).for_each(|_| lost.add(cause));
-    }
-    lost
-}
-
 fn point(
     index: usize,
     parameters: Vec<Parameter>,
@@ -92,7 +84,7 @@ fn parameter(path: &str, display: &str, value: Option<f64>) -> Parameter {
 const DELAY: &str = "propagation.delay.exponential.mean";
 const NODES: &str = "cluster.nodes";
 
-fn grid(delays: &[(&str, f64)], nodes: &[u32]) -> (Vec<Axis>, Vec<PointSummary>) {
+fn grid(delays: &[(&str, f64)], nodes: &[u32], loss: f64) -> (Vec<Axis>, Vec<PointSummary>) {
     let mut dice = Dice(1);
     let mut points = Vec::new();
     for &(text, delay) in delays {
@@ -104,7 +96,7 @@ fn grid(delays: &[(&str, f64)], nodes: &[u32]) -> (Vec<Axis>, Vec<PointSummary>)
             points.push(point(
                 points.len(),
                 parameters,
-                delay,
+                delay * loss,
                 f64::from(n),
                 &mut dice,
             ));
@@ -268,19 +260,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .ok_or("usage: gallery DIR")?
         .into();
     let delays = [("100ms", 0.1), ("300ms", 0.3), ("1s", 1.0), ("3s", 3.0)];
-    let zero: Vec<(&str, f64)> = delays.iter().map(|d| (d.0, 0.0)).collect();
     let many: Vec<(String, f64)> = (1..=12)
         .map(|i| (format!("{}ms", i * 100), f64::from(i) * 0.1))
         .collect();
     let many: Vec<(&str, f64)> = many.iter().map(|(t, d)| (t.as_str(), *d)).collect();
     let sweeps = [
-        ("sweep", grid(&delays, &[10, 100, 1000, 5000])),
-        ("sweep-zero", grid(&zero, &[10, 100, 1000, 5000])),
-        ("sweep-one-axis", grid(&delays, &[100])),
-        ("sweep-one-point", grid(&delays[1..2], &[100])),
+        ("sweep", grid(&delays, &[10, 100, 1000, 5000], 1.0)),
+        ("sweep-zero", grid(&delays, &[10, 100, 1000, 5000], 0.0)),
+        ("sweep-one-axis", grid(&delays, &[100], 1.0)),
+        ("sweep-one-point", grid(&delays[1..2], &[100], 1.0)),
         (
             "sweep-large",
-            grid(&many, &[1, 3, 10, 30, 100, 300, 1000, 3000]),
+            grid(&many, &[1, 3, 10, 30, 100, 300, 1000, 3000], 1.0),
         ),
         ("sweep-modes", categories(4)),
         ("sweep-many-modes", categories(60)),
@@ -352,6 +343,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         println!("== {name}\n{text}");
     }
-    let _ = lost(&[(Cause::Refused, 1)]);
     Ok(())
 }

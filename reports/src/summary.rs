@@ -6,19 +6,23 @@
 
 use std::time::Duration;
 
-use comfy_table::{
-    Cell, CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width,
-};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use sim_core::record::{Cause, Ended, LostByCause, Window};
 
 use crate::collect::RunRecords;
-use crate::plot::Axis;
+use crate::plot::{Axis, label_of, with_half_width};
 use crate::stats::PointSummary;
 
 const COLUMNS: u16 = 100;
 
 /// Windows that a terminal lists; of more, those that lost most.
 const MOST_WINDOWS: usize = 20;
+
+/// Points that a terminal lists.
+const MOST_POINTS: usize = 40;
+
+/// Values of a parameter that have a column each.
+const MOST_COLUMNS: usize = 6;
 
 /// What came of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +129,7 @@ pub fn run(summary: &RunSummary<'_>) -> String {
 pub fn sweep(summary: &SweepSummary<'_>) -> String {
     let mut out = head(
         summary.question,
-        &sweep_answer(summary.points),
+        &sweep_answer(summary.axes, summary.points),
         summary.expectations,
     );
     if !summary.points.is_empty() {
@@ -135,10 +139,10 @@ pub fn sweep(summary: &SweepSummary<'_>) -> String {
     let windows: usize = summary.points.iter().map(|p| p.windows).sum();
     let runs: usize = summary.points.iter().map(|p| p.replications).sum();
     out.push_str(&format!(
-        "\n{} points, {} runs, {} windows\nseed {}, rulelag {}\n",
-        count(summary.points.len() as u64),
-        count(runs as u64),
-        count(windows as u64),
+        "\n{}, {}, {}\nseed {}, rulelag {}\n",
+        plural(summary.points.len() as u64, "point"),
+        plural(runs as u64, "run"),
+        plural(windows as u64, "window"),
         summary.seed,
         summary.version
     ));
@@ -187,7 +191,7 @@ pub fn run_answer(records: &RunRecords) -> String {
         let outside = records.run.outside.lost.total();
         return format!(
             "No deletion window was opened; {} were lost.",
-            attempts(outside)
+            plural(outside, "attempt")
         );
     }
     let each = match windows {
@@ -202,12 +206,12 @@ pub fn run_answer(records: &RunRecords) -> String {
             } else {
                 format!("{windows} deletion windows")
             },
-            attempts(inside.attempts),
+            plural(inside.attempts, "attempt"),
         );
     }
     let mean = lost.total() as f64 / windows as f64;
     let per = if windows == 1 {
-        attempts(lost.total())
+        plural(lost.total(), "attempt")
     } else {
         format!("{} attempts on average", rounded(mean))
     };
@@ -228,7 +232,7 @@ pub fn run_answer(records: &RunRecords) -> String {
 }
 
 /// Returns the sentence that answers what a sweep's points lose.
-pub fn sweep_answer(points: &[PointSummary]) -> String {
+pub fn sweep_answer(axes: &[Axis], points: &[PointSummary]) -> String {
     let known: Vec<(&PointSummary, f64)> = points
         .iter()
         .filter_map(|p| Some((p, p.lost_per_window?.mean)))
@@ -239,22 +243,18 @@ pub fn sweep_answer(points: &[PointSummary]) -> String {
         return "No deletion window was opened.".to_owned();
     };
     if most.1 == 0.0 {
-        return "No point loses a request.".to_owned();
+        return match known.len() {
+            1 => "No request was lost.".to_owned(),
+            n => format!("No request was lost at any of {n} points."),
+        };
     }
-    let describe = |p: &PointSummary| {
-        let interval = p.lost_per_window.expect("a known mean");
-        let half = interval
-            .half_width()
-            .map(|h| format!(" ± {}", rounded(h)))
-            .unwrap_or_default();
-        format!("{}{half}", rounded(interval.mean))
-    };
+    let describe = |p: &PointSummary| with_half_width(&p.lost_per_window.expect("a known mean"));
     let at = |p: &PointSummary| {
-        let values: Vec<&str> = p.parameters.iter().map(|p| p.display.as_str()).collect();
-        if values.is_empty() {
-            String::new()
+        let label = label_of(axes, p);
+        if label.is_empty() {
+            label
         } else {
-            format!(" at {}", values.join(", "))
+            format!(" at {label}")
         }
     };
     let share = match most.0.lost_fraction {
@@ -303,16 +303,12 @@ fn windows_table(windows: &[Window]) -> String {
     ];
     header.extend(named.iter().map(|c| c.as_str()));
     header.push("expected");
-    let mut table = table(&header);
-    for index in 3..header.len() {
-        right(&mut table, index);
-    }
-    right(&mut table, 0);
+    let mut rows = Vec::new();
     for window in &shown {
         let mut row = vec![
             window.window.to_string(),
-            cut(&window.pod, 22),
-            cut(&window.node, 14),
+            window.pod.to_string(),
+            window.node.to_string(),
             format!("{:.3} s", window.opened.as_secs_f64()),
             window
                 .stale_max_s
@@ -322,7 +318,7 @@ fn windows_table(windows: &[Window]) -> String {
         ];
         row.extend(named.iter().map(|&c| count(window.lost.get(c))));
         row.push(window.expected_lost.map_or("-".to_owned(), rounded));
-        table.add_row(row);
+        rows.push(row);
     }
     let expected: Option<Vec<f64>> = windows.iter().map(|w| w.expected_lost).collect();
     let stale = windows
@@ -331,7 +327,7 @@ fn windows_table(windows: &[Window]) -> String {
         .reduce(f64::max);
     let mut total = vec![
         "all".to_owned(),
-        format!("{} windows", count(windows.len() as u64)),
+        plural(windows.len() as u64, "window"),
         String::new(),
         String::new(),
         stale.map_or("-".to_owned(), |s| format!("{s:.3} s")),
@@ -340,8 +336,8 @@ fn windows_table(windows: &[Window]) -> String {
     ];
     total.extend(named.iter().map(|&c| count(all.get(c))));
     total.push(expected.map_or("-".to_owned(), |e| rounded(e.iter().sum())));
-    table.add_row(total);
-    let mut out = text(&table);
+    rows.push(total);
+    let mut out = numbers(&header, rows, &[1, 2]);
     if shown.len() < windows.len() {
         out.push_str(&format!(
             "(the {} windows of {} that lost most)\n",
@@ -360,51 +356,17 @@ fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
                 .any(|p| p.parameters[a] != points[0].parameters[a])
         })
         .collect();
-    let cell = |p: &PointSummary| match p.lost_per_window {
-        Some(i) => match i.half_width() {
-            Some(half) => format!("{} ± {}", rounded(i.mean), rounded(half)),
-            None => rounded(i.mean),
-        },
-        None => "-".to_owned(),
-    };
-    let distinct = |axis: usize| {
-        let mut values: Vec<&str> = Vec::new();
-        for point in points {
-            let value = point.parameters[axis].display.as_str();
-            if !values.contains(&value) {
-                values.push(value);
-            }
+    if let [first, second] = varied[..] {
+        let few = |axis: usize| distinct(points, axis).len() <= MOST_COLUMNS;
+        if few(second) {
+            return grid(axes, points, first, second);
         }
-        values
-    };
-    if let [rows, columns] = varied[..] {
-        let values = distinct(columns);
-        if values.len() <= 6 {
-            let corner = format!("{} \\ {}", axes[rows].title, axes[columns].title);
-            let corner = cut(&corner, 40);
-            let mut header = vec![corner.as_str()];
-            header.extend(&values);
-            let mut table = table(&header);
-            for index in 0..header.len() {
-                right(&mut table, index);
-            }
-            for row in distinct(rows) {
-                let here = |column: &str| {
-                    points.iter().find(|p| {
-                        p.parameters[rows].display == row && p.parameters[columns].display == column
-                    })
-                };
-                let mut cells = vec![row.to_owned()];
-                cells.extend(values.iter().map(|v| here(v).map_or("-".to_owned(), &cell)));
-                table.add_row(cells);
-            }
-            let title = "lost attempts per deletion window: mean ± half of the 95 % interval\n";
-            return format!("{title}{}", text(&table));
+        if few(first) {
+            return grid(axes, points, second, first);
         }
     }
-    let titles: Vec<String> = varied.iter().map(|&a| cut(&axes[a].title, 24)).collect();
     let mut header = vec!["point"];
-    header.extend(titles.iter().map(String::as_str));
+    header.extend(varied.iter().map(|&a| axes[a].title.as_str()));
     header.extend([
         "lost per window",
         "p99",
@@ -413,21 +375,12 @@ fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
         "last node",
         "expected",
     ]);
-    let mut table = table(&header);
-    right(&mut table, 0);
-    for index in titles.len() + 1..header.len() {
-        right(&mut table, index);
-    }
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), rounded);
-    for point in points {
+    let rows = points.iter().take(MOST_POINTS).map(|point| {
         let mut row = vec![point.point.to_string()];
-        row.extend(
-            varied
-                .iter()
-                .map(|&a| cut(&point.parameters[a].display, 24)),
-        );
+        row.extend(varied.iter().map(|&a| point.parameters[a].display.clone()));
         row.extend([
-            cell(point),
+            lost_cell(point),
             optional(point.lost_p99),
             point.lost_max.map_or("-".to_owned(), count),
             point
@@ -438,7 +391,91 @@ fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
                 .map_or("-".to_owned(), |i| format!("{:.3} s", i.mean)),
             optional(point.expected_lost),
         ]);
-        table.add_row(row);
+        row
+    });
+    let elastic: Vec<usize> = (1..=varied.len()).collect();
+    let mut out = numbers(&header, rows.collect(), &elastic);
+    if points.len() > MOST_POINTS {
+        out.push_str(&format!(
+            "(the first {MOST_POINTS} points of {})\n",
+            points.len()
+        ));
+    }
+    out
+}
+
+fn lost_cell(point: &PointSummary) -> String {
+    point
+        .lost_per_window
+        .map_or("-".to_owned(), |i| with_half_width(&i))
+}
+
+fn distinct(points: &[PointSummary], axis: usize) -> Vec<&str> {
+    let mut values: Vec<&str> = Vec::new();
+    for point in points {
+        let value = point.parameters[axis].display.as_str();
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    values
+}
+
+fn grid(axes: &[Axis], points: &[PointSummary], down: usize, across: usize) -> String {
+    let columns = distinct(points, across);
+    let mut header = vec![""];
+    header.extend(&columns);
+    let rows = distinct(points, down).into_iter().map(|row| {
+        let mut cells = vec![row.to_owned()];
+        cells.extend(columns.iter().map(|column| {
+            let here = points.iter().find(|p| {
+                p.parameters[down].display == row && p.parameters[across].display == *column
+            });
+            here.map_or("-".to_owned(), lost_cell)
+        }));
+        cells
+    });
+    let title = format!(
+        "lost attempts per deletion window, mean ± half of the 95 % interval: {} down, {} across",
+        axes[down].title, axes[across].title
+    );
+    format!(
+        "{}\n{}",
+        wrap(&title).join("\n"),
+        numbers(&header, rows.collect(), &[])
+    )
+}
+
+/// Lays out rows whose columns are numbers but for the `elastic` ones, names that are cut until
+/// the table fits.
+fn numbers(header: &[&str], rows: Vec<Vec<String>>, elastic: &[usize]) -> String {
+    let length = |text: &str| text.chars().count();
+    let widest = |column: usize| {
+        let cells = rows.iter().map(|r| length(&r[column]));
+        cells.max().unwrap_or(0).max(length(header[column]))
+    };
+    let mut widths: Vec<usize> = (0..header.len()).map(widest).collect();
+    let most = usize::from(COLUMNS);
+    while widths.iter().map(|w| w + 2).sum::<usize>() > most {
+        let longest = elastic.iter().copied().max_by_key(|&e| widths[e]);
+        match longest {
+            Some(longest) if widths[longest] > 8 => widths[longest] -= 1,
+            _ => break,
+        }
+    }
+    let fit = |column: usize, text: &str| cut(text, widths[column]);
+    let mut table = table(&[]);
+    table
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(header.iter().enumerate().map(|(i, h)| fit(i, h)));
+    for row in &rows {
+        table.add_row(row.iter().enumerate().map(|(i, cell)| fit(i, cell)));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        if !elastic.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     text(&table)
 }
@@ -449,15 +486,8 @@ fn table(header: &[&str]) -> Table {
         .load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')))
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(COLUMNS)
-        .set_header(header.iter().map(|h| Cell::new(h)));
+        .set_header(header);
     table
-}
-
-fn right(table: &mut Table, column: usize) {
-    if let Some(column) = table.column_mut(column) {
-        column.set_cell_alignment(CellAlignment::Right);
-        column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(40)));
-    }
 }
 
 fn text(table: &Table) -> String {
@@ -469,15 +499,32 @@ fn text(table: &Table) -> String {
     out
 }
 
+/// Splits text where a line may end: at spaces, but not before a unit or about a `±`.
+pub(crate) fn words(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let bare = word.trim_end_matches([',', '.', ';', ':', ')']);
+        let unit = ["%", "s", "ms", "µs", "ns", "±"].contains(&bare);
+        match words.last_mut() {
+            Some(last) if unit || last.ends_with('±') => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words
+}
+
 fn wrap(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
+    for word in words(text) {
         match lines.last_mut() {
             Some(line) if line.chars().count() + 1 + word.chars().count() <= COLUMNS.into() => {
                 line.push(' ');
-                line.push_str(word);
+                line.push_str(&word);
             }
-            _ => lines.push(word.to_owned()),
+            _ => lines.push(word),
         }
     }
     lines
@@ -498,12 +545,8 @@ fn cut(name: &str, most: usize) -> String {
         .collect()
 }
 
-fn attempts(n: u64) -> String {
-    if n == 1 {
-        "1 attempt".to_owned()
-    } else {
-        format!("{} attempts", count(n))
-    }
+fn plural(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 /// Returns the shares of causes, the greatest first: `92 % refused, 8 % blackholed`.
@@ -551,16 +594,22 @@ fn count(n: u64) -> String {
     crate::plot::number_whole(n)
 }
 
-/// Returns a span as people write it: `1.5 s`, `300 ms`, `20 µs`.
+/// Returns a span as people write it, to three digits: `1.5 s`, `300 ms`, `20 µs`.
 pub fn duration(span: Duration) -> String {
     let s = span.as_secs_f64();
-    match span.as_nanos() {
-        0 => "0 s".to_owned(),
-        n if n < 1_000 => format!("{n} ns"),
-        n if n < 1_000_000 => format!("{} µs", rounded(s * 1e6)),
-        n if n < 1_000_000_000 => format!("{} ms", rounded(s * 1e3)),
-        _ => format!("{} s", rounded(s)),
-    }
+    let (value, unit) = match span.as_nanos() {
+        0 => return "0 s".to_owned(),
+        n if n < 1_000 => (s * 1e9, "ns"),
+        n if n < 1_000_000 => (s * 1e6, "µs"),
+        n if n < 1_000_000_000 => (s * 1e3, "ms"),
+        _ => (s, "s"),
+    };
+    let value = rounded(value);
+    let short = match value.contains('.') {
+        true => value.trim_end_matches('0').trim_end_matches('.'),
+        false => &value,
+    };
+    format!("{short} {unit}")
 }
 
 #[cfg(test)]

@@ -47,13 +47,22 @@ impl Scale {
         }
     }
 
-    /// A linear scale from 0 to a round number that `max` fits below.
-    pub(super) fn from_zero(max: f64, span: (f64, f64)) -> Scale {
+    /// A linear scale from 0 to a round number that `max` fits below, for about `count` ticks.
+    pub(super) fn from_zero(max: f64, count: usize, span: (f64, f64)) -> Scale {
         if max <= 0.0 || !max.is_finite() {
             return Scale::linear((0.0, 1.0), span);
         }
-        let step = step(max, 4);
+        let step = step(max, count);
         Scale::linear((0.0, (max / step - 1e-9).ceil() * step), span)
+    }
+
+    /// Returns the same scale, drawn `by` further along.
+    pub(super) fn moved(self, by: f64) -> Scale {
+        Scale {
+            from: self.from + by,
+            to: self.to + by,
+            ..self
+        }
     }
 
     pub(super) fn is_log(&self) -> bool {
@@ -100,6 +109,8 @@ impl Scale {
         let decades = self.max - self.min;
         let digits: &[f64] = if decades < 1.5 {
             &[1.0, 2.0, 3.0, 5.0, 7.0]
+        } else if decades < 2.6 {
+            &[1.0, 2.0, 5.0]
         } else if decades < 3.5 {
             &[1.0, 3.0]
         } else {
@@ -146,26 +157,40 @@ fn plain(value: f64) -> String {
     grouped(if text == "-0" { "0" } else { text })
 }
 
-/// Returns a value with about three significant digits, thousands grouped.
+/// Returns a measure with three significant digits, thousands grouped.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
-    let decimals = match size {
-        _ if size == 0.0 || size >= 99.95 => 0,
-        _ if size >= 9.995 => 1,
-        _ if size >= 0.9995 => 2,
-        _ if size >= 0.0995 => 2,
-        _ if size >= 0.00995 => 3,
-        _ => 4,
-    };
-    if size > 0.0 && size < 0.000_05 {
+    if size == 0.0 {
+        return "0".to_owned();
+    }
+    if size < 0.000_05 {
         return "<0.0001".to_owned();
     }
-    let text = format!("{value:.decimals$}");
-    let text = match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+    let decimals = match size {
+        _ if size >= 99.95 => 0,
+        _ if size >= 9.995 => 1,
+        _ if size >= 0.9995 => 2,
+        _ if size >= 0.0995 => 3,
+        _ => 4,
     };
-    grouped(&text)
+    grouped(&format!("{value:.decimals$}"))
+}
+
+/// Returns a mean and half the width of its interval: two significant digits of the half, the
+/// mean to the same place.
+pub(crate) fn mean_and_half(mean: f64, half: f64) -> (String, String) {
+    let decimals = match half.abs() {
+        half if half < 0.000_1 => return (number(mean), number(half)),
+        half if half >= 9.95 => 0,
+        half if half >= 0.995 => 1,
+        half if half >= 0.0995 => 2,
+        half if half >= 0.00995 => 3,
+        _ => 4,
+    };
+    (
+        grouped(&format!("{mean:.decimals$}")),
+        grouped(&format!("{half:.decimals$}")),
+    )
 }
 
 pub(crate) fn grouped(text: &str) -> String {
@@ -203,12 +228,12 @@ mod tests {
     #[test]
     fn ticks_are_round() {
         assert_eq!(
-            labels(Scale::from_zero(78.3, (0.0, 1.0)), 4),
+            labels(Scale::from_zero(78.3, 4, (0.0, 1.0)), 4),
             "0 20 40 60 80"
         );
-        assert_eq!(labels(Scale::from_zero(0.0, (0.0, 1.0)), 1), "0 1");
+        assert_eq!(labels(Scale::from_zero(0.0, 4, (0.0, 1.0)), 1), "0 1");
         assert_eq!(
-            labels(Scale::from_zero(1e6, (0.0, 1.0)), 2),
+            labels(Scale::from_zero(1e6, 4, (0.0, 1.0)), 2),
             "0 500,000 1,000,000"
         );
         assert_eq!(
@@ -225,9 +250,9 @@ mod tests {
     fn numbers_have_three_digits() {
         for (value, text) in [
             (0.0, "0"),
-            (0.16, "0.16"),
+            (0.16, "0.160"),
             (3.25159, "3.25"),
-            (3.0, "3"),
+            (76.0, "76.0"),
             (78.34, "78.3"),
             (100.0, "100"),
             (1234.5, "1,234"),
@@ -237,6 +262,19 @@ mod tests {
         ] {
             assert_eq!(number(value), text);
         }
+    }
+
+    #[test]
+    fn intervals_have_two_digits() {
+        let text = |mean, half| {
+            let (mean, half) = mean_and_half(mean, half);
+            format!("{mean} ± {half}")
+        };
+        assert_eq!(text(78.34, 2.13), "78.3 ± 2.1");
+        assert_eq!(text(1753.7, 13.1), "1,754 ± 13");
+        assert_eq!(text(25.123, 0.47), "25.12 ± 0.47");
+        assert_eq!(text(12.0, 0.0), "12.0 ± 0");
+        assert_eq!(text(0.0, 0.0), "0 ± 0");
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub(super) fn bars(chart: &Bars) -> Scene {
             chart.bars.len()
         ));
     }
-    let height = sheet::HEIGHT.max(230 + 19 * rows.len() as u32);
+    let height = sheet::height_for(rows.len());
     let (mut scene, mut area) = sheet::sheet(&chart.title, &sentence, &chart.caption, height);
     area.bottom -= 50.0;
     if rows.is_empty() {
@@ -74,22 +74,23 @@ pub(super) fn bars(chart: &Bars) -> Scene {
     area.right -= end_room + 14.0;
     let longest = |b: &&Bar| b.interval.map_or(b.length(), |i| i.1.max(b.length()));
     let max = rows.iter().map(longest).fold(0.0, f64::max);
-    let scale = Scale::from_zero(max, (area.left, area.right));
+    let scale = Scale::from_zero(max, 6, (area.left, area.right));
 
     let unnamed = unnamed(&rows, &scale);
     if !unnamed.is_empty() {
         key(&mut scene, area.left, area.top, area.right, &unnamed);
         area.top += 28.0;
     }
-    let ticks = scale.ticks(5);
+    let ticks = scale.ticks(6);
+    let pitch = ((area.bottom - area.top - 6.0) / rows.len() as f64).min(46.0);
+    let top = area.top;
+    area.bottom = top + pitch * rows.len() as f64 + 6.0;
     sheet::vertical_grid(&mut scene, &area, &ticks);
     sheet::horizontal_axis(&mut scene, &area, &ticks, &chart.x_title);
-    let pitch = ((area.bottom - area.top) / rows.len() as f64).min(46.0);
-    let top = area.top + 4.0;
     let thick = (pitch * 0.72).min(26.0);
     let main = main_row(&rows);
     for (i, row) in rows.iter().enumerate() {
-        let y = top + pitch * (i as f64 + 0.5) - 2.0;
+        let y = top + pitch * (i as f64 + 0.5);
         let label = font::elide(&row.label, TEXT, label_room);
         scene.text((area.left - 10.0, y), &label, TEXT, INK, Anchor::End);
         let mut from = 0.0;
@@ -123,7 +124,7 @@ pub(super) fn bars(chart: &Bars) -> Scene {
             }
             end = end.max(high);
         }
-        scene.text((end + 8.0, y), &row.end, TEXT, INK, Anchor::Start);
+        sheet::end_text(&mut scene, (end + 8.0, y), &row.end);
     }
     scene
 }

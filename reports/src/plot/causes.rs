@@ -52,11 +52,16 @@ pub(super) fn causes(sweep: &SweepView<'_>) -> Scene {
     }
     let weight = |c: usize| rows.iter().map(|r| r.1[c]).sum::<f64>();
     let causes = causes_by_weight(weight);
-    let total: f64 = causes.iter().map(|&(c, _)| weight(c)).sum();
+    let weights = std::array::from_fn(weight);
     let sentence = if causes.is_empty() {
         loss_sentence(sweep)
     } else {
-        format!("{}.{over}", shares(&causes, weight, total))
+        let points = if rows.len() > 1 {
+            "Over all points "
+        } else {
+            ""
+        };
+        format!("{points}{}.{over}", crate::summary::shares(&weights))
     };
     let bars = rows.iter().map(|(label, by)| {
         let shown = causes.iter().take(MOST_CAUSES);
@@ -80,13 +85,4 @@ pub(super) fn causes(sweep: &SweepView<'_>) -> Scene {
         bars: bars.collect(),
         nothing: "no deletion window was opened",
     })
-}
-
-/// Returns `92 % refused, 8 % blackholed`.
-fn shares(causes: &[(usize, Cause)], weight: impl Fn(usize) -> f64, total: f64) -> String {
-    let shares: Vec<String> = causes
-        .iter()
-        .map(|&(i, cause)| format!("{} {cause}", crate::summary::percent(weight(i) / total)))
-        .collect();
-    shares.join(", ")
 }

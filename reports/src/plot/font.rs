@@ -72,17 +72,17 @@ pub(super) fn elide(text: &str, em: f64, room: f64) -> String {
 /// Breaks `text` at spaces into lines that fit into `room`; at most `lines`, the last one elided.
 pub(super) fn wrap(text: &str, em: f64, room: f64, lines: usize) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
-    let mut words = text.split_whitespace().peekable();
+    let mut words = crate::summary::words(text).into_iter();
     while let Some(word) = words.next() {
         let line = out.last().map(|line| format!("{line} {word}"));
         match line {
             Some(line) if width(&line, em) <= room => *out.last_mut().expect("a line") = line,
             _ if out.len() == lines => {
                 let last = out.last_mut().expect("a line");
-                let rest: Vec<&str> = std::iter::once(word).chain(words.by_ref()).collect();
+                let rest: Vec<String> = std::iter::once(word).chain(words.by_ref()).collect();
                 *last = format!("{last} {}", rest.join(" "));
             }
-            _ => out.push(word.to_owned()),
+            _ => out.push(word),
         }
     }
     out.iter().map(|line| elide(line, em, room)).collect()

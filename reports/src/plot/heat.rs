@@ -1,7 +1,7 @@
 //! Loss over two parameters, the numbers in the cells.
 
 use super::SweepView;
-use super::axis::number;
+use super::axis::{mean_and_half, number};
 use super::font;
 use super::scene::{Anchor, Scene};
 use super::sheet;
@@ -113,11 +113,14 @@ fn cell_text(
         return;
     };
     let ink = paint.ink_on();
-    let mean = number(interval.mean);
-    let half = interval
+    let with_half = interval
         .half_width()
-        .map(|half| format!("± {}", number(half)));
-    let fits = |text: &str, em: f64| font::width(text, em) + 6.0 < wide;
+        .map(|half| mean_and_half(interval.mean, half));
+    let (mean, half) = match with_half {
+        Some((mean, half)) => (mean, Some(format!("± {half}"))),
+        None => (number(interval.mean), None),
+    };
+    let fits = |text: &str, em: f64| font::width(text, em) < wide * 0.86;
     let half = half.filter(|half| high > 42.0 && fits(half, TEXT));
     let sizes = [22.0, 18.0, 15.0, 12.0, 10.0];
     let em = sizes

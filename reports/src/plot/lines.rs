@@ -75,7 +75,7 @@ pub(super) fn lines(chart: &Lines) -> Scene {
         Scale::linear((first, last), inner)
     };
 
-    let log = |is: bool| if is { " (log scale)" } else { "" };
+    let log = |is: bool| if is { ", log scale" } else { "" };
     let y_title = format!("{}{}", chart.y_title, log(y.is_log()));
     sheet::vertical_axis(&mut scene, &area, &y, 5, &y_title);
     let ticks: Vec<Tick> = chart
@@ -90,14 +90,42 @@ pub(super) fn lines(chart: &Lines) -> Scene {
     let x_title = format!("{}{}", chart.x_title, log(x_is_log));
     sheet::horizontal_axis(&mut scene, &area, &ticks, &x_title);
 
-    let looks = || chart.series.iter().zip(SERIES);
-    for (series, look) in looks() {
+    // Series that coincide are still seen when each stands a little beside its place.
+    let near = ticks
+        .windows(2)
+        .map(|t| t[1].at - t[0].at)
+        .fold(f64::INFINITY, f64::min);
+    let beside = if near > 50.0 && chart.mode != Mode::ClosedForm {
+        5.0
+    } else {
+        0.0
+    };
+    let middle = (chart.series.len() as f64 - 1.0) / 2.0;
+    let looks = || {
+        chart
+            .series
+            .iter()
+            .zip(SERIES)
+            .enumerate()
+            .map(|(i, (series, look))| {
+                let x = x.moved((i as f64 - middle) * beside);
+                (series, look, x)
+            })
+    };
+    for (series, look, x) in looks() {
         intervals(&mut scene, chart.mode, series, look, &x, &y);
     }
-    for (series, look) in looks() {
+    for (series, look, x) in looks() {
         means(&mut scene, chart.mode, series, look, &x, &y);
     }
-    end_labels(&mut scene, chart, &area, label_room, &x, &y);
+    let ends: Vec<Point> = looks()
+        .map(|(s, _, x)| {
+            s.points
+                .last()
+                .map_or((area.right, area.bottom), |p| (x.at(p.x), y.at(p.mean)))
+        })
+        .collect();
+    end_labels(&mut scene, chart, &area, label_room, &ends);
     if let Some(note) = &chart.note {
         scene.text(area.centre(), note, 20.0, FAINT, Anchor::Middle);
     }
@@ -131,7 +159,7 @@ fn y_scale(chart: &Lines, x_is_log: bool, area: &Area) -> Scale {
             span,
         );
     }
-    Scale::from_zero(max, span)
+    Scale::from_zero(max, 5, span)
 }
 
 fn intervals(scene: &mut Scene, mode: Mode, series: &Series, look: Look, x: &Scale, y: &Scale) {
@@ -179,16 +207,7 @@ fn means(scene: &mut Scene, mode: Mode, series: &Series, look: Look, x: &Scale, 
     }
 }
 
-fn end_labels(scene: &mut Scene, chart: &Lines, area: &Area, room: f64, x: &Scale, y: &Scale) {
-    let ends: Vec<Point> = chart
-        .series
-        .iter()
-        .map(|s| {
-            s.points
-                .last()
-                .map_or((area.right, area.bottom), |p| (x.at(p.x), y.at(p.mean)))
-        })
-        .collect();
+fn end_labels(scene: &mut Scene, chart: &Lines, area: &Area, room: f64, ends: &[Point]) {
     let wanted: Vec<f64> = ends.iter().map(|e| e.1).collect();
     let placed = sheet::spread(&wanted, 18.0, area.top, area.bottom);
     for (((series, look), end), at) in chart.series.iter().zip(SERIES).zip(ends).zip(placed) {
@@ -196,8 +215,14 @@ fn end_labels(scene: &mut Scene, chart: &Lines, area: &Area, room: f64, x: &Scal
             continue;
         }
         let left = area.right + 26.0;
-        if (end.1 - at).abs() > 3.0 || end.0 < area.right - 15.0 {
-            scene.line(&[(end.0 + 7.0, end.1), (left - 15.0, at)], AXIS, 0.75);
+        let edge = area.right - 1.0;
+        let from = if end.0 > edge - 60.0 {
+            edge
+        } else {
+            end.0 + 7.0
+        };
+        if (end.1 - at).abs() > 3.0 || from < edge {
+            scene.line(&[(from, end.1), (left - 16.0, at)], AXIS, 0.75);
         }
         scene.marker((left - 9.0, at), look.marker, 4.0, look.paint);
         let label = font::elide(&series.label, TEXT, room);

@@ -37,6 +37,7 @@ use crate::stats::PointSummary;
 use scene::{SCALE, Scene};
 
 pub(crate) use axis::number;
+pub(crate) use sweep::{label_of, with_half_width};
 pub use timeline::bin_width;
 
 /// Returns a count, thousands grouped.

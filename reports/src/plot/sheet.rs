@@ -3,7 +3,7 @@
 use super::axis::{Scale, Tick};
 use super::font;
 use super::scene::{Anchor, Point, Scene};
-use super::style::{AXIS, FAINT, GRID, INK, SMALL, SUBTITLE, TEXT, TITLE};
+use super::style::{AXIS, FAINT, GRID, INK, SMALL, SUBTITLE, TEXT, TITLE, WHITE};
 
 pub(super) const WIDTH: u32 = 960;
 pub(super) const HEIGHT: u32 = 600;
@@ -25,6 +25,12 @@ impl Area {
             f64::midpoint(self.top, self.bottom),
         )
     }
+}
+
+/// Returns the height of a chart with a row for each of `rows` things.
+pub(super) fn height_for(rows: usize) -> u32 {
+    let rows = u32::try_from(rows).unwrap_or(u32::MAX / 64);
+    (230 + 46 * rows).min(HEIGHT.max(230 + 19 * rows))
 }
 
 /// Starts a chart: title and sentence at the top, caption at the bottom. Returns the area that is
@@ -117,6 +123,13 @@ pub(super) fn horizontal_axis(scene: &mut Scene, area: &Area, ticks: &[Tick], ti
     );
 }
 
+/// Writes what a bar comes to, beside its end; grid lines make room.
+pub(super) fn end_text(scene: &mut Scene, (x, y): Point, text: &str) {
+    let width = font::width(text, TEXT);
+    scene.rect((x - 2.0, y - 8.0), (x + width, y + 8.0), WHITE);
+    scene.text((x, y), text, TEXT, INK, Anchor::Start);
+}
+
 /// Draws faint vertical lines at ticks.
 pub(super) fn vertical_grid(scene: &mut Scene, area: &Area, ticks: &[Tick]) {
     for tick in ticks {
@@ -149,7 +162,9 @@ fn without_overlap(ticks: &[Tick]) -> Vec<&Tick> {
 /// `top..bottom` where that is possible, in the order of `wanted`.
 pub(super) fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
-    order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
+    // What is nearly level keeps its order.
+    let level = |i: usize| (wanted[i] / (gap / 2.0)).round();
+    order.sort_by(|&a, &b| level(a).total_cmp(&level(b)));
     let mut placed = vec![0.0; wanted.len()];
     let mut least = top;
     for &i in &order {

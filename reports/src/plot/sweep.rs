@@ -2,7 +2,7 @@
 
 use sim_core::record::Cause;
 
-use super::axis::number;
+use super::axis::{mean_and_half, number};
 use super::bars::{self, Bar, Bars};
 use super::lines::{self, LinePoint, Lines, Mode, Series};
 use super::scene::Scene;
@@ -51,6 +51,16 @@ pub(super) fn value_label(axis: &Axis, parameter: &Parameter) -> String {
     format!("{} {}", axis.title, parameter.display)
 }
 
+/// Returns a point's label over all axes.
+pub(crate) fn label_of(axes: &[Axis], point: &PointSummary) -> String {
+    let labels: Vec<String> = axes
+        .iter()
+        .zip(&point.parameters)
+        .map(|(a, p)| value_label(a, p))
+        .collect();
+    labels.join(", ")
+}
+
 /// Returns a point's label over some of the axes.
 pub(super) fn label_over(sweep: &SweepView<'_>, point: &PointSummary, axes: &[usize]) -> String {
     let labels: Vec<String> = axes
@@ -62,8 +72,7 @@ pub(super) fn label_over(sweep: &SweepView<'_>, point: &PointSummary, axes: &[us
 
 /// Returns a point's label; `this scenario` where nothing is swept.
 pub(super) fn point_label(sweep: &SweepView<'_>, point: &PointSummary) -> String {
-    let axes: Vec<usize> = (0..sweep.axes.len()).collect();
-    let label = label_over(sweep, point, &axes);
+    let label = label_of(sweep.axes, point);
     if label.is_empty() {
         "this scenario".to_owned()
     } else {
@@ -88,8 +97,11 @@ pub(super) fn values(sweep: &SweepView<'_>, axis: usize) -> Vec<Parameter> {
 }
 
 fn is_numeric(sweep: &SweepView<'_>, axis: usize) -> bool {
-    let values = values(sweep, axis);
-    values.len() > 1 && values.iter().all(|v| v.value.is_some_and(f64::is_finite))
+    let values: Option<Vec<f64>> = values(sweep, axis).iter().map(|v| v.value).collect();
+    values.is_some_and(|v| {
+        // Two ways to write one number have one place on an axis.
+        v.len() > 1 && v.iter().all(|x| x.is_finite()) && v.windows(2).all(|w| w[0] < w[1])
+    })
 }
 
 /// Returns the axis to lie along: the first numeric one that `preferred` likes, else the first
@@ -137,7 +149,7 @@ pub(super) fn caption(sweep: &SweepView<'_>, rest: &str) -> String {
 fn range(
     sweep: &SweepView<'_>,
     of: impl Fn(&PointSummary) -> Option<f64>,
-    unit: &str,
+    (unit, again): (&str, &str),
 ) -> Option<String> {
     let values: Vec<(f64, &PointSummary)> = sweep
         .points
@@ -146,11 +158,15 @@ fn range(
         .collect();
     let least = values.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     let most = values.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    if values.len() == 1 {
+        let label = point_label(sweep, most.1);
+        return Some(format!("{}{unit} ({label}).", number(most.0)));
+    }
     if least.0 == most.0 {
         return Some(format!("{}{unit} at every point.", number(most.0)));
     }
     Some(format!(
-        "From {}{unit} ({}) to {}{unit} ({}).",
+        "From {}{unit} ({}) to {}{again} ({}).",
         number(least.0),
         point_label(sweep, least.1),
         number(most.0),
@@ -171,7 +187,7 @@ pub(super) fn loss_sentence(sweep: &SweepView<'_>) -> String {
             n => format!("No request was lost at any of the {n} points."),
         };
     }
-    range(sweep, mean, "").unwrap_or_default()
+    range(sweep, mean, (" lost attempts", "")).unwrap_or_default()
 }
 
 /// Draws loss along an axis: a line for each combination of the other parameters.
@@ -226,12 +242,12 @@ pub(super) fn loss(sweep: &SweepView<'_>) -> Scene {
 /// Draws the time until the last node has a change along the node count, beside its closed form.
 pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
     let lag = |p: &PointSummary| p.last_node_lag_s;
-    let sentence = range(sweep, |p| lag(p).map(|i| i.mean), " s")?;
+    let mut sentence = range(sweep, |p| lag(p).map(|i| i.mean), (" s", " s"))?;
     let closed = sweep
         .points
         .iter()
         .any(|p| p.last_node_lag_closed_form_s.is_some());
-    let title = "How long until the last node has a change?";
+    let title = "How long until the last node has heard of a change?";
     let Some(x) = along(sweep, is_nodes) else {
         let bars = sweep.points.iter().filter_map(|point| {
             let interval = lag(point)?;
@@ -252,11 +268,9 @@ pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
             nothing: "no change reached every node",
         }));
     };
-    let rest = if closed {
-        "points: measured, with 95 % interval · lines: closed form"
-    } else {
-        "points: measured, with 95 % interval"
-    };
+    if closed {
+        sentence.push_str(" Points are measured, lines are the closed form.");
+    }
     Some(along_lines(
         sweep,
         x,
@@ -264,7 +278,7 @@ pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
         Lines {
             title: title.to_owned(),
             sentence,
-            caption: caption(sweep, rest),
+            caption: caption(sweep, "whisker: 95 % interval of the mean"),
             x_title: sweep.axes[x].title.clone(),
             y_title: "from the EndpointSlice write until the last node's rules are live, seconds"
                 .to_owned(),
@@ -280,9 +294,13 @@ pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
     ))
 }
 
-pub(super) fn with_half_width(interval: &Interval) -> String {
+/// Returns `78.3 ± 2.1`, or the mean alone without an interval.
+pub(crate) fn with_half_width(interval: &Interval) -> String {
     match interval.half_width() {
-        Some(half) => format!("{} ± {}", number(interval.mean), number(half)),
+        Some(half) => {
+            let (mean, half) = mean_and_half(interval.mean, half);
+            format!("{mean} ± {half}")
+        }
         None => number(interval.mean),
     }
 }

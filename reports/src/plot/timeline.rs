@@ -6,11 +6,12 @@ use sim_core::record::Cause;
 use sim_core::time::SimTime;
 
 use super::RunView;
-use super::axis::{Scale, number};
+use super::axis::Scale;
 use super::font;
+use super::number_whole;
 use super::scene::{Anchor, Point, Scene};
 use super::sheet::{self, Area};
-use super::style::{BLUE, FAINT, GREEN, INK, Paint, SHADE, SMALL, cause_paint};
+use super::style::{FAINT, INK, Paint, SHADE, SMALL, cause_paint};
 use super::sweep::causes_by_weight;
 use crate::collect::{RunRecords, TimelineBin};
 
@@ -46,10 +47,10 @@ pub(super) fn timeline(view: &RunView<'_>) -> Option<Scene> {
     let maxima = [attempts, lost, stale];
     let room = maxima
         .iter()
-        .map(|&m| sheet::label_room(&Scale::from_zero(m, (0.0, 1.0)).ticks(3)))
+        .map(|&m| sheet::label_room(&Scale::from_zero(m, 3, (0.0, 1.0)).ticks(3)))
         .fold(0.0, f64::max);
     area.left += room;
-    let gap = 34.0;
+    let gap = 38.0;
     let high = (area.bottom - area.top - 3.0 * gap) / 3.0;
     let end = last.end.max(first.end);
     let x = Scale::linear((0.0, end.as_secs_f64()), (area.left, area.right));
@@ -66,12 +67,13 @@ pub(super) fn timeline(view: &RunView<'_>) -> Option<Scene> {
                 SHADE,
             );
         }
-        let y = Scale::from_zero(max, (panel.bottom, panel.top));
-        sheet::vertical_axis(&mut scene, &panel, &y, 3, title);
+        let y = Scale::from_zero(max, 3, (panel.bottom, panel.top));
+        let ticks = if max == 0.0 { 1 } else { 3 };
+        sheet::vertical_axis(&mut scene, &panel, &y, ticks, title);
         match i {
-            0 => steps(&mut scene, &bins, |b| b.attempts as f64, &x, &y, BLUE),
+            0 => steps(&mut scene, &bins, |b| b.attempts as f64, &x, &y, FAINT),
             1 => stacked(&mut scene, &bins, &causes, &x, &y),
-            _ => steps(&mut scene, &bins, |b| b.stale_nodes as f64, &x, &y, GREEN),
+            _ => steps(&mut scene, &bins, |b| b.stale_nodes as f64, &x, &y, FAINT),
         }
         if i == 1 {
             cause_key(&mut scene, &panel, &causes, &bins, title);
@@ -99,18 +101,18 @@ fn sentence(records: &RunRecords) -> String {
     if lost == 0 {
         return format!(
             "No request was lost: {} attempts, {windows}.",
-            number(attempts as f64)
+            number_whole(attempts)
         );
     }
     let outside = records.run.outside.lost.total();
     let outside = match outside {
         0 => "none of them outside".to_owned(),
-        n => format!("{} of them outside", number(n as f64)),
+        n => format!("{} of them outside", number_whole(n)),
     };
     format!(
         "{} of {} attempts were lost, {outside} the {windows}.",
-        number(lost as f64),
-        number(attempts as f64)
+        number_whole(lost),
+        number_whole(attempts)
     )
 }
 
@@ -175,10 +177,12 @@ fn steps(
         line.push((x.at(bin.start.as_secs_f64()), height));
         line.push((x.at(bin.end.as_secs_f64()), height));
     }
-    for pair in line.chunks(2).filter(|pair| pair[0].1 < y.at(0.0)) {
-        scene.rect(pair[0], (pair[1].0, y.at(0.0)), paint.alpha(0.22));
-    }
     line.dedup();
+    if let (Some(first), Some(last)) = (line.first(), line.last()) {
+        let floor = [(last.0, y.at(0.0)), (first.0, y.at(0.0))];
+        let area: Vec<Point> = line.iter().copied().chain(floor).collect();
+        scene.polygon(&area, paint.alpha(0.16));
+    }
     scene.line(&line, paint, 1.5);
 }
 
@@ -221,15 +225,15 @@ fn cause_key(
     bins: &[TimelineBin],
     title: &str,
 ) {
-    let lost = |cause: Cause| bins.iter().map(|b| b.lost.get(cause)).sum::<u64>() as f64;
+    let lost = |cause: Cause| bins.iter().map(|b| b.lost.get(cause)).sum::<u64>();
     let mut entries: Vec<(Paint, String)> = causes
         .iter()
         .take(MOST_CAUSES)
-        .map(|&(_, c)| (cause_paint(c), format!("{c} {}", number(lost(c)))))
+        .map(|&(_, c)| (cause_paint(c), format!("{c} {}", number_whole(lost(c)))))
         .collect();
-    let rest: f64 = causes.iter().skip(MOST_CAUSES).map(|&(_, c)| lost(c)).sum();
-    if rest > 0.0 {
-        entries.push((OTHER, format!("other {}", number(rest))));
+    let rest: u64 = causes.iter().skip(MOST_CAUSES).map(|&(_, c)| lost(c)).sum();
+    if rest > 0 {
+        entries.push((OTHER, format!("other {}", number_whole(rest))));
     }
     let width: f64 = entries
         .iter()

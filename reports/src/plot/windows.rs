@@ -6,8 +6,9 @@ use sim_core::record::Window;
 use sim_core::time::SimTime;
 
 use super::RunView;
-use super::axis::{Scale, number};
+use super::axis::Scale;
 use super::font;
+use super::number_whole;
 use super::scene::{Anchor, Scene};
 use super::sheet;
 use super::style::{BLUE, FAINT, GREEN, INK, Marker, ORANGE, Paint, SMALL, TEXT, VERMILLION};
@@ -31,7 +32,7 @@ pub(super) fn windows(view: &RunView<'_>) -> Scene {
             records.windows.len()
         ));
     }
-    let height = sheet::HEIGHT.max(230 + 19 * rows.len() as u32);
+    let height = sheet::height_for(rows.len());
     let title = "How long do nodes still send to each Pod that is gone, and what is lost?";
     let (mut scene, mut area) = sheet::sheet(title, &sentence, &caption(view), height);
     area.bottom -= 50.0;
@@ -69,11 +70,22 @@ pub(super) fn windows(view: &RunView<'_>) -> Scene {
     area.right -= end_room + 14.0;
     let until = |w: &Window| w.closed.unwrap_or(records.run.end.max(w.opened));
     let since = |w: &Window, at: SimTime| at.saturating_since(w.opened).as_secs_f64();
+    // A window that never closed reaches beyond the axis rather than crowding out the others.
+    let closed = rows.iter().any(|w| w.closed.is_some());
+    let end = |w: &Window| {
+        if closed {
+            w.closed.unwrap_or(w.opened)
+        } else {
+            until(w)
+        }
+    };
     let longest = rows
         .iter()
-        .map(|w| since(w, latest(w, until(w))))
+        .map(|w| since(w, latest(w, end(w))))
         .fold(0.0, f64::max);
-    let x = Scale::from_zero(longest, (area.left, area.right));
+    let x = Scale::from_zero(longest, 6, (area.left, area.right));
+    let pitch = ((area.bottom - area.top - 6.0) / rows.len() as f64).min(60.0);
+    area.bottom = area.top + pitch * rows.len() as f64 + 6.0;
     let ticks = x.ticks(6);
     sheet::vertical_grid(&mut scene, &area, &ticks);
     sheet::horizontal_axis(
@@ -83,8 +95,7 @@ pub(super) fn windows(view: &RunView<'_>) -> Scene {
         "since the Pod's deletion, seconds",
     );
 
-    let pitch = ((area.bottom - area.top) / rows.len() as f64).min(44.0);
-    let thick = (pitch * 0.55).min(16.0);
+    let thick = (pitch * 0.55).min(20.0);
     for (i, window) in rows.iter().enumerate() {
         let y = area.top + pitch * (i as f64 + 0.5);
         let name = font::elide(&names[i].0, TEXT, name_room);
@@ -120,7 +131,7 @@ pub(super) fn windows(view: &RunView<'_>) -> Scene {
             right = right.max(end + 14.0);
         }
         let text = font::elide(&ends[i], TEXT, end_room);
-        scene.text((right + 7.0, y), &text, TEXT, INK, Anchor::Start);
+        sheet::end_text(&mut scene, (right + 7.0, y), &text);
     }
     scene
 }
@@ -148,8 +159,10 @@ fn sentence(windows: &[Window]) -> String {
         .fold(0.0, f64::max);
     let until = |s: f64| Duration::try_from_secs_f64(s).map(crate::summary::duration);
     let longest = match until(stale) {
-        Ok(longest) if stale > 0.0 => format!("at worst {longest}"),
-        _ => "not at all".to_owned(),
+        Ok(longest) if stale > 0.0 => {
+            format!("some node's rules named a Pod that was gone for up to {longest}")
+        }
+        _ => "no node's rules named a Pod that was gone".to_owned(),
     };
     let windows = match windows.len() {
         0 => return String::new(),
@@ -158,9 +171,9 @@ fn sentence(windows: &[Window]) -> String {
     };
     let lost = match lost {
         0 => "No request was lost".to_owned(),
-        n => format!("{} lost", number(n as f64)),
+        n => format!("{} lost", number_whole(n)),
     };
-    format!("{lost} in {windows}; nodes sent to a Pod that was gone {longest}.")
+    format!("{lost} in {windows}; {longest}.")
 }
 
 /// Returns the Pod (and the Service, if there are several) and when it was deleted.
@@ -171,10 +184,7 @@ fn names(window: &Window, all: &[Window]) -> (String, String) {
     } else {
         window.pod.to_string()
     };
-    (
-        name,
-        format!("at {} s", number(window.opened.as_secs_f64())),
-    )
+    (name, format!("at {:.1} s", window.opened.as_secs_f64()))
 }
 
 fn end_text(window: &Window) -> String {
@@ -184,7 +194,7 @@ fn end_text(window: &Window) -> String {
     } else {
         ""
     };
-    format!("{} lost{open}", number(lost as f64))
+    format!("{} lost{open}", number_whole(lost))
 }
 
 fn key(scene: &mut Scene, left: f64, y: f64) {
@@ -202,10 +212,7 @@ fn key(scene: &mut Scene, left: f64, y: f64) {
         name(scene, &mut x, text);
     }
     for (paint, text) in [
-        (
-            ORANGE.alpha(0.75),
-            "some node is stale: its rules name a Pod that is gone",
-        ),
+        (ORANGE.alpha(0.75), "a node's rules name a Pod that is gone"),
         (OPEN, "window open"),
     ] {
         scene.rect((x, y - 5.5), (x + 12.0, y + 5.5), paint);
