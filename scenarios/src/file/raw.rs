@@ -1,0 +1,636 @@
+//! What a scenario file may say: one table of fields, with types, defaults and their
+//! documentation.
+//!
+//! The reader ([`check`]), the JSON Schema ([`super::schema`]) and the list of defaults are all
+//! made from these tables, so they cannot disagree.
+
+use super::diagnostic::{Diagnostic, Diagnostics, FileId, Span};
+use super::tree::{Entry, Node, Value, parse};
+use crate::units;
+
+/// What a value may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// Text.
+    Text,
+    /// `true` or `false`.
+    Bool,
+    /// A whole number within bounds.
+    Int(i64, i64),
+    /// A number within bounds.
+    Number(f64, f64),
+    /// A duration: `300ms`.
+    Duration,
+    /// A rate: `1000/s`.
+    Rate,
+    /// An IPv4 range.
+    Cidr,
+    /// A port's number or name.
+    Port,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// An expectation: an expression, or a mapping that holds one.
+    Expectation,
+    /// Anything: a Kubernetes object, a value of a grid.
+    Any(&'static str),
+    /// A list.
+    List(&'static Kind),
+    /// A mapping with free keys; the word says what a key is.
+    Map(&'static str, &'static Kind),
+    /// A mapping with these fields.
+    Table(&'static Table),
+}
+
+/// A mapping with known fields.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// What it is called in messages.
+    pub(crate) name: &'static str,
+    /// Its fields.
+    pub(crate) fields: &'static [Field],
+    /// Fields of which exactly one is given.
+    pub(crate) one_of: &'static [Field],
+}
+
+/// A field of a [`Table`].
+#[derive(Debug)]
+pub(crate) struct Field {
+    /// Its key.
+    pub(crate) name: &'static str,
+    /// What it may be.
+    pub(crate) kind: Kind,
+    /// What happens if it is left out.
+    pub(crate) absent: Absent,
+    /// One sentence about it.
+    pub(crate) doc: &'static str,
+}
+
+/// What happens if a field is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// It is an error.
+    Required,
+    /// Nothing is assumed.
+    Optional,
+    /// It is as if this YAML had been written.
+    Default(&'static str),
+}
+
+use Absent::{Default, Optional, Required};
+
+const fn field(name: &'static str, kind: Kind, absent: Absent, doc: &'static str) -> Field {
+    Field {
+        name,
+        kind,
+        absent,
+        doc,
+    }
+}
+
+/// A scenario file.
+pub(crate) static SCENARIO: Table = Table {
+    name: "scenario",
+    fields: &[
+        field("apiVersion", Kind::Word(&["rulelag/v1"]), Required, "The version of this format."),
+        field("name", Kind::Text, Optional, "The scenario's name; the file's name if left out."),
+        field("question", Kind::Text, Optional, "What the scenario is to answer; leads the summary."),
+        field("cluster", Kind::Table(&CLUSTER), Default("{}"), "Nodes and address ranges."),
+        field("proxy", Kind::Table(&PROXY), Default("{}"), "The Service proxy on every node."),
+        field("propagation", Kind::Table(&PROPAGATION), Default("{}"), "How rule changes reach the nodes."),
+        field("kubelet", Kind::Table(&KUBELET), Default("{}"), "The kubelets' timings."),
+        field("objects", Kind::List(&Kind::Any("a Kubernetes object, or the name of a file of them")), Default("[]"), "Kubernetes objects, as applied: inline, or names of files relative to this one."),
+        field("applications", Kind::List(&Kind::Table(&APPLICATION)), Default("[]"), "What manifests cannot say about the programs in the Pods; Deployments not listed have every default."),
+        field("clients", Kind::List(&Kind::Table(&CLIENT)), Default("[]"), "Groups of clients."),
+        field("events", Kind::List(&Kind::Table(&EVENT)), Default("[]"), "What users do to the cluster, and when."),
+        field("expect", Kind::List(&Kind::Expectation), Default("[]"), "What must hold of a run's totals."),
+        field("sweep", Kind::Table(&SWEEP), Optional, "The grid that `rulelag sweep` runs."),
+        field("duration", Kind::Duration, Optional, "Cuts the run at this time; without it a run ends when everything in it has ended."),
+        field("limits", Kind::Table(&LIMITS), Default("{}"), "Bounds on a run that would not end."),
+        field("timelineBin", Kind::Duration, Default("100ms"), "Width of a bin of timeline.csv."),
+    ],
+    one_of: &[],
+};
+
+static CLUSTER: Table = Table {
+    name: "cluster",
+    fields: &[
+        field("nodes", Kind::Int(1, 1_000_000), Default("10"), "How many nodes; they are named node-0, node-1, …."),
+        field("podCIDR", Kind::Cidr, Default("10.244.0.0/16"), "All Pods' addresses (kube-controller-manager's --cluster-cidr)."),
+        field("nodeCIDRMaskSize", Kind::Int(8, 30), Default("24"), "Prefix length of one node's part of podCIDR (kube-controller-manager's --node-cidr-mask-size)."),
+        field("serviceCIDR", Kind::Cidr, Default("10.96.0.0/12"), "ClusterIPs (--service-cluster-ip-range)."),
+        field("nodeCIDR", Kind::Cidr, Default("192.168.0.0/16"), "The nodes' own addresses."),
+        field("network", Kind::Word(&["flannel-host-gw"]), Default("flannel-host-gw"), "The Pod network."),
+        field("linkLatency", Kind::Duration, Default("50us"), "One-way latency between a node and the fabric, node stack included; two Pods on different nodes are two of these apart."),
+        field("bridgeLatency", Kind::Duration, Default("10us"), "One-way latency between two Pods of one node."),
+        field("maxPods", Kind::Int(1, 1_000_000), Default("110"), "Most Pods that fit a node (kubelet's maxPods)."),
+        field("nodeLabels", Kind::Map("node name", &Kind::Map("label", &Kind::Text)), Default("{}"), "Labels of nodes."),
+    ],
+    one_of: &[],
+};
+
+static PROXY: Table = Table {
+    name: "proxy",
+    fields: &[
+        field("mode", Kind::Word(&["iptables"]), Default("iptables"), "kube-proxy's mode."),
+        field("masqueradeBit", Kind::Int(0, 31), Default("14"), "The bit of the mark that asks for masquerading."),
+        field("masqueradeAll", Kind::Bool, Default("false"), "Masquerade all traffic to ClusterIPs."),
+    ],
+    one_of: &[],
+};
+
+static PROPAGATION: Table = Table {
+    name: "propagation",
+    fields: &[
+        field("delay", Kind::Table(&LAW), Default("{ lognormal: { median: 300ms, p99: 2s } }"), "The whole time from the EndpointSlice's commit to live rules, drawn for each node and change."),
+        field("nodes", Kind::Map("node name", &Kind::Table(&LAW)), Default("{}"), "Nodes whose delay follows another law."),
+    ],
+    one_of: &[],
+};
+
+static KUBELET: Table = Table {
+    name: "kubelet",
+    fields: &[
+        field("notice", Kind::Table(&LAW), Default("{ lognormal: { median: 100ms, p99: 1s } }"), "From an accepted deletion to the kubelet acting on it."),
+        field("start", Kind::Table(&LAW), Default("{ lognormal: { median: 2s, p99: 8s } }"), "From a Pod's creation to its container running: scheduling, pulling, starting."),
+        field("teardown", Kind::Table(&LAW), Default("{ uniform: { min: 100ms, max: 2s } }"), "From the last container's exit to the release of the Pod's address."),
+    ],
+    one_of: &[],
+};
+
+/// A distribution of durations.
+pub(crate) static LAW: Table = Table {
+    name: "law",
+    fields: &[],
+    one_of: LAWS,
+};
+
+static LAWS: &[Field] = &[
+    field("constant", Kind::Duration, Optional, "Always the same."),
+    field("uniform", Kind::Table(&UNIFORM), Optional, "Uniform on [min, max]."),
+    field("exponential", Kind::Table(&EXPONENTIAL), Optional, "Exponential."),
+    field("lognormal", Kind::Table(&LOGNORMAL), Optional, "Lognormal, by median and p99 or by mean and sd."),
+    field("gamma", Kind::Table(&GAMMA), Optional, "Gamma, by shape and mean or by mean and sd."),
+    field("weibull", Kind::Table(&WEIBULL), Optional, "Weibull: F(t) = 1 − exp(−(t/scale)^shape)."),
+    field("pareto", Kind::Table(&PARETO), Optional, "Pareto: F(t) = 1 − (min/t)^shape."),
+    field("histogram", Kind::Table(&HISTOGRAM), Optional, "A histogram, uniform within a bin."),
+    field("empirical", Kind::List(&Kind::Duration), Optional, "Each of these observations with equal probability."),
+    field("mixture", Kind::List(&Kind::Table(&COMPONENT)), Optional, "One of several laws."),
+];
+
+static UNIFORM: Table = Table {
+    name: "uniform law",
+    fields: &[
+        field("min", Kind::Duration, Required, "Least."),
+        field("max", Kind::Duration, Required, "Greatest."),
+    ],
+    one_of: &[],
+};
+static EXPONENTIAL: Table = Table {
+    name: "exponential law",
+    fields: &[field("mean", Kind::Duration, Required, "Mean.")],
+    one_of: &[],
+};
+static LOGNORMAL: Table = Table {
+    name: "lognormal law",
+    fields: &[
+        field("median", Kind::Duration, Optional, "Median, with p99."),
+        field("p99", Kind::Duration, Optional, "99th percentile, with median."),
+        field("mean", Kind::Duration, Optional, "Mean, with sd."),
+        field("sd", Kind::Duration, Optional, "Standard deviation, with mean."),
+    ],
+    one_of: &[],
+};
+static GAMMA: Table = Table {
+    name: "gamma law",
+    fields: &[
+        field("shape", Kind::Number(1e-3, 1e6), Optional, "Shape, with mean."),
+        field("mean", Kind::Duration, Required, "Mean."),
+        field("sd", Kind::Duration, Optional, "Standard deviation, with mean."),
+    ],
+    one_of: &[],
+};
+static WEIBULL: Table = Table {
+    name: "Weibull law",
+    fields: &[
+        field("shape", Kind::Number(1e-2, 1e3), Required, "Shape."),
+        field("scale", Kind::Duration, Required, "Scale: the 63rd percentile."),
+    ],
+    one_of: &[],
+};
+static PARETO: Table = Table {
+    name: "Pareto law",
+    fields: &[
+        field("min", Kind::Duration, Required, "Least."),
+        field("shape", Kind::Number(1e-2, 1e3), Required, "Tail index; the mean is finite above 1 only."),
+    ],
+    one_of: &[],
+};
+static HISTOGRAM: Table = Table {
+    name: "histogram law",
+    fields: &[
+        field("edges", Kind::List(&Kind::Duration), Required, "Edges of the bins, rising; one more than weights."),
+        field("weights", Kind::List(&Kind::Number(0.0, 1e15)), Required, "Weight of each bin."),
+    ],
+    one_of: &[],
+};
+static COMPONENT: Table = Table {
+    name: "component of a mixture",
+    fields: &[field("weight", Kind::Number(0.0, 1e15), Required, "Weight; weights need not sum to one.")],
+    one_of: LAWS,
+};
+
+/// What a manifest cannot say about the program in the Pods.
+pub(crate) static APPLICATION: Table = Table {
+    name: "application",
+    fields: &[
+        field("deployment", Kind::Text, Required, "The Deployment, as namespace/name."),
+        field("onSigterm", Kind::Word(&["close", "drain", "ignore"]), Default("close"), "close: exits at once, in-flight connections are reset; drain: stops listening, finishes, exits; ignore: serves until SIGKILL."),
+        field("startup", Kind::Table(&LAW), Default("{ constant: 0s }"), "From container start to listening."),
+        field("serviceTime", Kind::Table(&LAW), Default("{ constant: 1ms }"), "From a request's arrival to its response."),
+    ],
+    one_of: &[],
+};
+
+static CLIENT: Table = Table {
+    name: "client",
+    fields: &[
+        field("name", Kind::Text, Required, "The group's name."),
+        field("from", Kind::Word(&["pods"]), Default("pods"), "Where it runs: in a Pod on every node."),
+        field("service", Kind::Text, Required, "The Service, as namespace/name."),
+        field("port", Kind::Port, Optional, "The Service's port, by number or name; not needed if it has one only."),
+        field("rate", Kind::Rate, Required, "Requests per second of the whole group."),
+        field("arrivals", Kind::Word(&["poisson", "constant"]), Default("poisson"), "How requests are spaced."),
+        field("timeout", Kind::Duration, Default("1s"), "How long an attempt may take, from its first SYN to the response."),
+        field("retries", Kind::Int(0, 100), Default("0"), "How many more attempts, each on a new connection, a failed request gets."),
+        field("retryBackoff", Kind::Duration, Default("100ms"), "Pause before a retry."),
+        field("detail", Kind::Word(&["packet"]), Default("packet"), "packet: every packet is sent."),
+    ],
+    one_of: &[],
+};
+
+static EVENT: Table = Table {
+    name: "event",
+    fields: &[
+        field("at", Kind::Duration, Required, "When."),
+        field("count", Kind::Int(1, 1_000_000), Optional, "With deletePod: how many Pods at once (1)."),
+        field("replicas", Kind::Int(0, 1_000_000), Optional, "With scale: the new size."),
+    ],
+    one_of: &[
+        field("rollout", Kind::Text, Optional, "Replaces all Pods of this Deployment (kubectl rollout restart)."),
+        field("deletePod", Kind::Text, Optional, "Deletes Pods of this Deployment (kubectl delete pod)."),
+        field("scale", Kind::Text, Optional, "Changes the size of this Deployment (kubectl scale)."),
+    ],
+};
+
+/// An expectation with more than its expression.
+pub(crate) static EXPECTATION: Table = Table {
+    name: "expectation",
+    fields: &[
+        field("expr", Kind::Text, Required, "The expression: `lost == 0`, `lost_fraction <= 0.1%`, `lost{cause=\"refused\"} == 0`, `stale_max_s < 5`."),
+        field("over", Kind::Word(&["run", "sweep"]), Default("run"), "run: judged by `rulelag run`; sweep: judged by `rulelag sweep` too, in every one of its runs."),
+    ],
+    one_of: &[],
+};
+
+static SWEEP: Table = Table {
+    name: "sweep",
+    fields: &[
+        field("grid", Kind::Map("path into the scenario", &Kind::List(&Kind::Any("a value of that path"))), Required, "The values of each parameter; every combination is a point."),
+        field("replications", Kind::Int(1, 1_000_000), Default("20"), "How often each point is run."),
+    ],
+    one_of: &[],
+};
+
+static LIMITS: Table = Table {
+    name: "limits",
+    fields: &[
+        field("events", Kind::Int(1, i64::MAX), Default("20000000000"), "Most events in all."),
+        field("eventsAtOneInstant", Kind::Int(1, i64::MAX), Default("10000000"), "Most events at one instant."),
+        field("simulated", Kind::Duration, Default("24h"), "Longest simulated time, where duration is not given."),
+    ],
+    one_of: &[],
+};
+
+impl Table {
+    /// Returns all fields.
+    pub(crate) fn all_fields(&self) -> impl Iterator<Item = &'static Field> + use<> {
+        self.fields.iter().chain(self.one_of)
+    }
+
+    fn field(&self, name: &str) -> Option<&'static Field> {
+        self.all_fields().find(|field| field.name == name)
+    }
+}
+
+/// Checks a value against what it may be and fills in what was left out.
+///
+/// Returns a value of that kind, or nothing if no such value can be made of it; then
+/// `diagnostics` has an error. Parts that are wrong are replaced by their defaults or left out, so
+/// that the checks that follow can look at everything else.
+pub(crate) fn check(node: &Node, kind: Kind, diagnostics: &mut Diagnostics) -> Option<Node> {
+    let mut refuse = |expected: &str, help: String| {
+        let message = format!("expected {expected}, found {}", node.describe());
+        diagnostics.push(Diagnostic::error("wrong-type", node.span, message).help(help));
+        None
+    };
+    match (kind, &node.value) {
+        (Kind::Any(_), _)
+        | (Kind::Text, Value::Text(_))
+        | (Kind::Bool, Value::Bool(_))
+        | (Kind::Expectation, Value::Text(_)) => Some(node.clone()),
+        // A name like `1` is a name.
+        (Kind::Text, Value::Int(number)) => Some(text(number.to_string(), node.span)),
+        (Kind::Text, Value::Bool(value)) => Some(text(value.to_string(), node.span)),
+        (Kind::Text, _) => refuse("text", "quote it if it is meant as text".to_owned()),
+        (Kind::Bool, _) => refuse("`true` or `false`", "write `true` or `false`".to_owned()),
+        (Kind::Port, Value::Text(_)) => Some(node.clone()),
+        (Kind::Port, Value::Int(1..=65535)) => Some(node.clone()),
+        (Kind::Port, _) => refuse("a port's number or name", "ports are 1 to 65535".to_owned()),
+        (Kind::Int(min, max), Value::Int(number)) if (min..=max).contains(number) => {
+            Some(node.clone())
+        }
+        (Kind::Int(min, max), Value::Int(number)) => {
+            let code = "out-of-range";
+            let message = format!("{number} is out of range");
+            let help = int_help(min, max);
+            diagnostics.push(Diagnostic::error(code, node.span, message).help(help));
+            None
+        }
+        (Kind::Int(min, max), _) => refuse("a whole number", int_help(min, max)),
+        (Kind::Number(min, max), _) => match node.number() {
+            Some(number) if (min..=max).contains(&number) => Some(node.clone()),
+            Some(number) => {
+                let message = format!("{number} is out of range");
+                let help = format!("a number from {min} to {max}");
+                diagnostics.push(Diagnostic::error("out-of-range", node.span, message).help(help));
+                None
+            }
+            None => refuse("a number", format!("a number from {min} to {max}")),
+        },
+        (Kind::Duration | Kind::Rate | Kind::Cidr, _) => check_unit(node, kind, diagnostics),
+        (Kind::Word(words), _) => check_word(node, words, diagnostics),
+        (Kind::Expectation, Value::Map(_)) => check_table(node, &EXPECTATION, diagnostics),
+        (Kind::Expectation, _) => refuse(
+            "an expectation",
+            "write an expression such as `lost == 0`".to_owned(),
+        ),
+        (Kind::List(item), Value::List(items)) => {
+            let items = items.iter().filter_map(|node| check(node, *item, diagnostics));
+            Some(Node {
+                value: Value::List(items.collect()),
+                span: node.span,
+            })
+        }
+        (Kind::List(_), _) => refuse("a list", "write `[a, b]`, or one `- a` a line".to_owned()),
+        (Kind::Map(_, value), Value::Map(entries)) => {
+            let entries = entries.iter().filter_map(|entry| {
+                check(&entry.value, *value, diagnostics).map(|value| Entry {
+                    value,
+                    ..entry.clone()
+                })
+            });
+            Some(Node {
+                value: Value::Map(entries.collect()),
+                span: node.span,
+            })
+        }
+        (Kind::Map(key, _), _) => refuse("a mapping", format!("each key is a {key}")),
+        (Kind::Table(table), _) => check_table(node, table, diagnostics),
+    }
+}
+
+fn text(text: String, span: Span) -> Node {
+    Node {
+        value: Value::Text(text),
+        span,
+    }
+}
+
+fn int_help(min: i64, max: i64) -> String {
+    match max {
+        i64::MAX => format!("a whole number of at least {min}"),
+        _ => format!("a whole number from {min} to {max}"),
+    }
+}
+
+fn check_unit(node: &Node, kind: Kind, diagnostics: &mut Diagnostics) -> Option<Node> {
+    let (what, help) = match kind {
+        Kind::Duration => ("a duration", "durations are written `300ms`, `1.5s` or `1m30s`"),
+        Kind::Rate => ("a rate", "rates are written `1000/s`, `60/m` or `0.5/h`"),
+        _ => ("an IPv4 range", "ranges are written `10.244.0.0/16`"),
+    };
+    let Some(written) = node.text() else {
+        if matches!(kind, Kind::Duration) && node.int() == Some(0) {
+            return Some(text("0s".to_owned(), node.span));
+        }
+        let message = format!("expected {what}, found {}", node.describe());
+        let help = match (&kind, node.number()) {
+            (Kind::Duration, Some(n)) => format!("add a unit: `{n}s` or `{n}ms`"),
+            (Kind::Rate, Some(n)) => format!("add a unit of time: `{n}/s`"),
+            _ => help.to_owned(),
+        };
+        diagnostics.push(Diagnostic::error("wrong-type", node.span, message).help(help));
+        return None;
+    };
+    let problem = match kind {
+        Kind::Duration => units::parse_duration(written).err(),
+        Kind::Rate => units::parse_rate(written).err(),
+        _ => units::parse_cidr(written).err(),
+    };
+    match problem {
+        None => Some(node.clone()),
+        Some(problem) => {
+            let message = format!("{written:?} is not {what}: {problem}");
+            diagnostics.push(Diagnostic::error("wrong-type", node.span, message).help(help));
+            None
+        }
+    }
+}
+
+fn check_word(
+    node: &Node,
+    words: &[&'static str],
+    diagnostics: &mut Diagnostics,
+) -> Option<Node> {
+    if node.text().is_some_and(|text| words.contains(&text)) {
+        return Some(node.clone());
+    }
+    let choice = words
+        .iter()
+        .map(|word| format!("`{word}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let message = format!("{} is none of the known words", node.describe());
+    let close = node.text().and_then(|text| units::closest(text, words.iter().copied()));
+    let help = match close {
+        Some(word) if words.len() > 1 => format!("did you mean `{word}`? Known are {choice}"),
+        _ if words.len() == 1 => format!("only {choice} is known so far"),
+        _ => format!("known are {choice}"),
+    };
+    diagnostics.push(Diagnostic::error("unknown-word", node.span, message).help(help));
+    None
+}
+
+fn check_table(
+    node: &Node,
+    table: &'static Table,
+    diagnostics: &mut Diagnostics,
+) -> Option<Node> {
+    let entries = match &node.value {
+        Value::Map(entries) => entries.as_slice(),
+        // `clients:` with nothing behind it: as if empty, as Kubernetes reads it.
+        Value::Null => &[],
+        _ => {
+            let message = format!("expected a {}, found {}", table.name, node.describe());
+            let help = match table.all_fields().next() {
+                _ if std::ptr::eq(table, &raw const LAW) => {
+                    "write which law, as in `{ constant: 1s }` or `{ exponential: { mean: 1s } }`"
+                        .to_owned()
+                }
+                Some(first) => format!("a {} is a mapping with `{}:` …", table.name, first.name),
+                None => String::new(),
+            };
+            diagnostics.push(Diagnostic::error("wrong-type", node.span, message).help(help));
+            return None;
+        }
+    };
+    let mut usable = true;
+    let mut filled = Vec::new();
+    for entry in entries {
+        let Some(field) = table.field(&entry.key) else {
+            diagnostics.push(unknown_field(entry, table));
+            continue;
+        };
+        let empty = entry.value.value == Value::Null && !matches!(field.kind, Kind::Any(_));
+        let value = if empty && field.absent != Required {
+            None // written without a value: left out
+        } else {
+            let value = check(&entry.value, field.kind, diagnostics);
+            usable &= value.is_some() || matches!(field.absent, Default(_));
+            value
+        };
+        filled.extend(value.map(|value| Entry {
+            value,
+            ..entry.clone()
+        }));
+    }
+    for field in table.fields {
+        let written = entries.iter().any(|entry| entry.key == field.name);
+        match field.absent {
+            Required if !written => {
+                usable = false;
+                let message = format!("this {} has no `{}`", table.name, field.name);
+                diagnostics.push(
+                    Diagnostic::error("missing-field", node.span, message)
+                        .help(format!("add `{}:`. {}", field.name, field.doc)),
+                );
+            }
+            Default(default) if !filled.iter().any(|entry| entry.key == field.name) => {
+                if let Some(value) = default_value(default, field.kind, node.span) {
+                    filled.push(Entry {
+                        key: field.name.to_owned(),
+                        key_span: node.span,
+                        value,
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+    usable &= check_one_of(node, entries, table, diagnostics);
+    usable.then_some(Node {
+        value: Value::Map(filled),
+        span: node.span,
+    })
+}
+
+fn unknown_field(entry: &Entry, table: &'static Table) -> Diagnostic {
+    let names: Vec<&str> = table.all_fields().map(|field| field.name).collect();
+    let message = format!("unknown field `{}` in this {}", entry.key, table.name);
+    let help = match units::closest(&entry.key, names.iter().copied()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("a {} has: {}", table.name, names.join(", ")),
+    };
+    Diagnostic::error("unknown-field", entry.key_span, message).help(help)
+}
+
+fn check_one_of(
+    node: &Node,
+    entries: &[Entry],
+    table: &'static Table,
+    diagnostics: &mut Diagnostics,
+) -> bool {
+    if table.one_of.is_empty() {
+        return true;
+    }
+    let is_choice = |entry: &&Entry| table.one_of.iter().any(|field| field.name == entry.key);
+    let given: Vec<&Entry> = entries.iter().filter(is_choice).collect();
+    let names: Vec<&str> = table.one_of.iter().map(|field| field.name).collect();
+    match given[..] {
+        [_] => true,
+        [] => {
+            let misspelt = entries.iter().any(|entry| {
+                table.field(&entry.key).is_none()
+                    && units::closest(&entry.key, names.iter().copied()).is_some()
+            });
+            if !misspelt {
+                let message = format!("this {} does not say which kind it is", table.name);
+                let help = format!("add one of {}", names.join(", "));
+                diagnostics.push(Diagnostic::error("missing-field", node.span, message).help(help));
+            }
+            false
+        }
+        [first, second, ..] => {
+            let message = format!("both `{}` and `{}` are given", first.key, second.key);
+            diagnostics.push(
+                Diagnostic::error("conflicting-fields", second.key_span, message)
+                    .context(first.key_span, "given here, too")
+                    .help(format!("a {} has exactly one of {}", table.name, names.join(", "))),
+            );
+            false
+        }
+    }
+}
+
+/// Returns a default as if it had been written at `span`. Defaults are constants, and a test
+/// reads all of them.
+fn default_value(default: &'static str, kind: Kind, span: Span) -> Option<Node> {
+    let mut diagnostics = Diagnostics::default();
+    let documents = parse(default, FileId::FIRST, &mut diagnostics);
+    let node = documents.first()?.at(span);
+    check(&node, kind, &mut diagnostics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn each_table(table: &'static Table, seen: &mut Vec<&'static str>) {
+        if seen.contains(&table.name) {
+            return;
+        }
+        seen.push(table.name);
+        for field in table.all_fields() {
+            assert!(field.doc.ends_with('.'), "{}.{}", table.name, field.name);
+            if let Absent::Default(default) = field.absent {
+                let span = Span::new(FileId::FIRST, 0, 0);
+                let value = default_value(default, field.kind, span);
+                assert!(value.is_some(), "{}.{}: {default}", table.name, field.name);
+            }
+            let mut kind = field.kind;
+            while let Kind::List(inner) | Kind::Map(_, inner) = kind {
+                kind = *inner;
+            }
+            if let Kind::Table(inner) = kind {
+                each_table(inner, seen);
+            }
+        }
+    }
+
+    #[test]
+    fn every_default_is_valid_and_every_field_documented() {
+        let mut seen = Vec::new();
+        each_table(&SCENARIO, &mut seen);
+        assert!(seen.len() > 15, "{seen:?}");
+    }
+}
