@@ -10,6 +10,8 @@ pub mod netns;
 pub mod packet;
 mod prefix;
 pub mod rule;
+#[cfg(test)]
+mod testing;
 pub mod time;
 pub mod traverse;
 pub mod tuple;

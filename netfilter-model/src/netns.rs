@@ -177,6 +177,8 @@ struct Flight {
     in_dev: Option<DeviceId>,
     /// Where the packet leaves by, once that is known.
     out: Option<(DeviceId, IpAddr)>,
+    /// The output device that rules at the present hook see.
+    seen_out_dev: Option<DeviceId>,
     /// What connection tracking said, once it was asked.
     track: Option<Track>,
     ordinal: u32,
@@ -551,6 +553,7 @@ impl Flight {
             packet,
             in_dev,
             out: None,
+            seen_out_dev: None,
             track: None,
             ordinal: 0,
             evaluated: 0,

@@ -42,7 +42,7 @@ impl TcpFlags {
     }
 
     /// Returns the flags with their names, in the order in which iptables prints them.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
+    pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
         const NAMES: [(TcpFlags, &str); 6] = [
             (TcpFlags::FIN, "FIN"),
             (TcpFlags::SYN, "SYN"),

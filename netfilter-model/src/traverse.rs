@@ -487,3 +487,6 @@ impl Memory {
         false
     }
 }
+
+#[cfg(test)]
+mod tests;

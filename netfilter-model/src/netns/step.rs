@@ -18,6 +18,9 @@ impl Netns {
         flight: &mut Flight,
         env: &mut Env<'_, H, R, D>,
     ) -> Result<(), Stop> {
+        // The device that the rest of OUTPUT sees stays the old one when nat reroutes.
+        let out_dev = flight.out.map(|(dev, _)| dev);
+        flight.seen_out_dev = out_dev.filter(|_| hook.has_output_device());
         for (_, step) in steps(hook) {
             match step {
                 Step::Track => self.track(hook, flight, env)?,
@@ -147,10 +150,7 @@ impl Netns {
             draws: &mut *env.draws,
             ordinal: &mut flight.ordinal,
             in_dev: flight.in_dev.filter(|_| hook.has_input_device()),
-            out_dev: flight
-                .out
-                .map(|(dev, _)| dev)
-                .filter(|_| hook.has_output_device()),
+            out_dev: flight.seen_out_dev,
             ct_state,
             memory: &mut self.memory,
         };

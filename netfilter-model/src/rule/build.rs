@@ -167,6 +167,17 @@ impl RulesetBuilder {
         self.names[table as usize].contains_key(name)
     }
 
+    /// Returns whether a chain has no rules yet.
+    ///
+    /// # Panics
+    ///
+    /// If the chain is not one that this builder gave out for the table.
+    pub fn is_empty(&self, table: Table, chain: ChainId) -> bool {
+        self.chains[table as usize][chain.index as usize]
+            .rules
+            .is_empty()
+    }
+
     fn push_chain(
         &mut self,
         table: Table,

@@ -220,7 +220,7 @@ impl CtStates {
     }
 
     /// Returns the names in the order in which iptables prints them.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
+    pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
         const NAMES: [&str; 7] = [
             "INVALID",
             "NEW",
@@ -283,7 +283,7 @@ impl AddrTypes {
     }
 
     /// Returns the names in the order in which iptables prints them.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
+    pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
         const NAMES: [&str; 6] = [
             "UNSPEC",
             "UNICAST",

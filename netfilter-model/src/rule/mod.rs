@@ -31,7 +31,7 @@ pub use matches::{
 };
 pub(crate) use random::Run;
 pub use random::{LAW_BITS, Probability, ProbabilityError, random_run_probabilities};
-pub use render::{iptables_restore, iptables_save};
+pub use render::iptables_save;
 pub use target::{Nat, NatAddresses, NatFlags, NatRange, RejectWith, Target};
 pub use validate::{Problem, ValidationError};
 

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use crate::hook::{Hook, Hooks, Table};
+use crate::packet::IcmpError;
 use crate::rule::{
-    Backend, Chain, ChainId, Match, Nat, NatAddresses, PortMatch, RejectWith, Rule, Target,
+    Backend, Chain, ChainId, Match, Nat, NatAddresses, NatRange, PortMatch, RejectWith, Rule,
+    Target,
 };
 use crate::tuple::Protocol;
 
@@ -95,6 +97,22 @@ pub enum Problem {
         /// `--every`.
         every: u32,
     },
+    /// An ICMP error that REJECT does not send.
+    #[error(
+        "REJECT sends destination unreachable errors other than fragmentation needed, not {0:?}"
+    )]
+    RejectKind(IcmpError),
+    /// A rewrite with an option that its target does not have.
+    #[error("{target} does not accept {option}")]
+    NatOption {
+        /// The target.
+        target: &'static str,
+        /// The option.
+        option: &'static str,
+    },
+    /// A rewrite of nothing.
+    #[error("{0} needs an address, a port or both")]
+    NothingToRewrite(&'static str),
     /// A jump to a chain that does not exist.
     #[error("jump to {0:?}, which is no chain of this table")]
     UnknownChain(ChainId),
@@ -403,10 +421,7 @@ pub(crate) fn wrong_hook(table: Table, chain: &Chain, rule: &Rule, hook: Hook) -
 fn target_name(target: &Target) -> &'static str {
     match target {
         Target::Reject(_) => "REJECT",
-        Target::Nat(Nat::Dnat(_)) => "DNAT",
-        Target::Nat(Nat::Snat(_)) => "SNAT",
-        Target::Nat(Nat::Masquerade(_)) => "MASQUERADE",
-        Target::Nat(Nat::Redirect(_)) => "REDIRECT",
+        Target::Nat(nat) => nat_name(nat),
         _ => "target",
     }
 }
@@ -524,6 +539,12 @@ fn check_target(table: Table, target: &Target, protocol: Option<Protocol>) -> Re
         Target::Drop if table == Table::Nat => Err(Problem::DropInNat),
         Target::Reject(with) => {
             only_in(Table::Filter)?;
+            if let RejectWith::Icmp(
+                kind @ (IcmpError::FragmentationNeeded | IcmpError::TimeExceeded),
+            ) = with
+            {
+                return Err(Problem::RejectKind(*kind));
+            }
             if *with == RejectWith::TcpReset && protocol != Some(Protocol::TCP) {
                 let what = "REJECT --reject-with tcp-reset";
                 return Err(Problem::NeedsProtocol {
@@ -543,6 +564,7 @@ fn check_target(table: Table, target: &Target, protocol: Option<Protocol>) -> Re
 
 fn check_range(nat: &Nat, protocol: Option<Protocol>) -> Result<(), Problem> {
     let range = nat.range();
+    check_nat_options(nat)?;
     if let Some((min, max)) = range.ports {
         if !protocol.is_some_and(|protocol| protocol.has_ports() || protocol.is_icmp()) {
             let accepted = "tcp, udp, udplite, sctp, dccp, icmp";
@@ -571,4 +593,39 @@ fn check_range(nat: &Nat, protocol: Option<Protocol>) -> Result<(), Problem> {
         });
     }
     Ok(())
+}
+
+fn check_nat_options(nat: &Nat) -> Result<(), Problem> {
+    let NatRange {
+        addresses,
+        ports,
+        flags,
+    } = nat.range();
+    let target = nat_name(nat);
+    let refused = match nat {
+        Nat::Dnat(_) | Nat::Snat(_) => {
+            if *addresses == NatAddresses::Keep && ports.is_none() {
+                return Err(Problem::NothingToRewrite(target));
+            }
+            let refused = flags.random_fully && matches!(nat, Nat::Dnat(_));
+            refused.then_some("--random-fully")
+        }
+        _ if *addresses != NatAddresses::Keep => Some("an address"),
+        _ if flags.persistent => Some("--persistent"),
+        Nat::Redirect(_) if flags.random_fully => Some("--random-fully"),
+        _ => None,
+    };
+    match refused {
+        Some(option) => Err(Problem::NatOption { target, option }),
+        None => Ok(()),
+    }
+}
+
+fn nat_name(nat: &Nat) -> &'static str {
+    match nat {
+        Nat::Dnat(_) => "DNAT",
+        Nat::Snat(_) => "SNAT",
+        Nat::Masquerade(_) => "MASQUERADE",
+        Nat::Redirect(_) => "REDIRECT",
+    }
 }

@@ -1,0 +1,693 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::hook::Hook;
+use crate::packet::TcpFlags;
+use crate::rule::{
+    Base, Fragment, FragmentId, FragmentView, Origin, Probability, Ruleset, RulesetBuilder, SlotId,
+};
+use crate::testing::*;
+use crate::tuple::{Protocol, Tuple};
+
+/// Everything that two walks must agree on; chains have other ids in parts than in the whole.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    verdict: Verdict,
+    evaluated: u32,
+    rule: Option<(u32, Origin)>,
+    packet: Packet,
+    draws: u32,
+}
+
+fn walk<R: Rules>(
+    rules: &R,
+    table: Table,
+    hook: Hook,
+    packet: Packet,
+    seed: u64,
+    lookup: Lookup,
+    memory: &mut Memory,
+) -> Seen {
+    let mut packet = packet;
+    let mut ordinal = 0;
+    let mut draws = |i| bits(seed ^ u64::from(i) << 40);
+    let host = Node::default();
+    let mut cx = Context {
+        host: &host,
+        draws: &mut draws,
+        ordinal: &mut ordinal,
+        in_dev: Some(CNI0),
+        out_dev: Some(ETH0),
+        ct_state: CtStates::NEW,
+        memory,
+    };
+    let base = rules.base(table, hook).expect("the table is loaded");
+    let Traversal {
+        verdict,
+        evaluated,
+        rule,
+    } = traverse(rules, table, base, &mut packet, &mut cx, lookup);
+    let rule = rule.map(|rule| (rule.number, rule.origin));
+    Seen {
+        verdict,
+        evaluated,
+        rule,
+        packet,
+        draws: ordinal,
+    }
+}
+
+/// Walks the filter table's FORWARD chain.
+fn forward(rules: &Ruleset, packet: Packet) -> Seen {
+    let mut memory = Memory::default();
+    walk(
+        rules,
+        Table::Filter,
+        Hook::Forward,
+        packet,
+        1,
+        Lookup::Indexed,
+        &mut memory,
+    )
+}
+
+fn packet() -> Packet {
+    tcp((CLIENT, 1000), (VIP, 80), TcpFlags::SYN)
+}
+
+/// Builds a filter table: chain name (FORWARD or a user chain) and rules, which may call user
+/// chains by number.
+fn table(policy: Policy, chains: &[(&str, &[Step])]) -> Ruleset {
+    let mut builder = RulesetBuilder::new();
+    builder.policy(Table::Filter, Hook::Forward, policy);
+    let ids: Vec<ChainId> = chains
+        .iter()
+        .map(|(name, _)| match *name {
+            "FORWARD" => builder.builtin(Table::Filter, Hook::Forward),
+            name => builder.chain(Table::Filter, name),
+        })
+        .collect();
+    for ((_, steps), id) in chains.iter().zip(&ids) {
+        for step in *steps {
+            let target = match step {
+                Step::Jump(chain) => Target::Jump(ids[*chain]),
+                Step::Goto(chain) => Target::Goto(ids[*chain]),
+                Step::Do(target) => target.clone(),
+            };
+            builder.append(Table::Filter, *id, rule().then(target));
+        }
+    }
+    builder.build().expect("a valid table")
+}
+
+enum Step {
+    Jump(usize),
+    Goto(usize),
+    Do(Target),
+}
+
+#[test]
+fn jumps_returns_and_policies() {
+    use Step::{Do, Goto, Jump};
+    use Target::{Accept, Drop, Return};
+    type Case<'a> = (&'a str, Policy, &'a [(&'a str, &'a [Step])], Verdict, u32);
+    let cases: &[Case<'_>] = &[
+        ("empty", Policy::Drop, &[("FORWARD", &[])], Verdict::Drop, 0),
+        (
+            "return in a base chain: policy",
+            Policy::Drop,
+            &[("FORWARD", &[Do(Return), Do(Accept)])],
+            Verdict::Drop,
+            1,
+        ),
+        (
+            "a chain's end goes back behind the jump",
+            Policy::Accept,
+            &[
+                ("FORWARD", &[Jump(1), Do(Drop)]),
+                ("A", &[Do(Target::None)]),
+            ],
+            Verdict::Drop,
+            3,
+        ),
+        (
+            "return goes back behind the jump",
+            Policy::Accept,
+            &[
+                ("FORWARD", &[Jump(1), Do(Drop)]),
+                ("A", &[Do(Return), Do(Accept)]),
+            ],
+            Verdict::Drop,
+            3,
+        ),
+        (
+            "goto from a base chain: its end is the policy",
+            Policy::Accept,
+            &[("FORWARD", &[Goto(1), Do(Drop)]), ("A", &[])],
+            Verdict::Accept,
+            1,
+        ),
+        (
+            "goto returns to the caller of its chain",
+            Policy::Accept,
+            &[
+                ("FORWARD", &[Jump(1), Do(Drop)]),
+                ("A", &[Goto(2), Do(Accept)]),
+                ("B", &[]),
+            ],
+            Verdict::Drop,
+            3,
+        ),
+        (
+            "accept ends the table from within",
+            Policy::Drop,
+            &[
+                ("FORWARD", &[Jump(1), Do(Drop)]),
+                ("A", &[Jump(2)]),
+                ("B", &[Do(Accept)]),
+            ],
+            Verdict::Accept,
+            3,
+        ),
+        (
+            "one chain called twice",
+            Policy::Accept,
+            &[
+                ("FORWARD", &[Jump(1), Jump(1), Do(Drop)]),
+                ("A", &[Do(Target::None)]),
+            ],
+            Verdict::Drop,
+            5,
+        ),
+    ];
+    for (name, policy, chains, verdict, evaluated) in cases {
+        let seen = forward(&table(*policy, chains), packet());
+        assert_eq!(
+            (&seen.verdict, seen.evaluated),
+            (verdict, *evaluated),
+            "{name}: {seen:?}"
+        );
+    }
+}
+
+#[test]
+fn marks() {
+    let cases = [
+        ("--set-mark 0x1/0x3", 0xf, Target::set_mark(0x1, 0x3), 0xd),
+        (
+            "--set-mark also clears its own bits",
+            0xf,
+            Target::set_mark(0x8, 0x3),
+            0xc,
+        ),
+        ("--or-mark", 0x1, Target::or_mark(0x4000), 0x4001),
+        ("--and-mark", 0x4001, Target::and_mark(0x1), 0x1),
+        ("--xor-mark", 0x4001, Target::xor_mark(0x4000), 0x1),
+        (
+            "--set-xmark 0x1/0xffffffff",
+            0xf0,
+            Target::Mark {
+                value: 1,
+                mask: u32::MAX,
+            },
+            0x1,
+        ),
+    ];
+    for (name, before, target, after) in cases {
+        let rules = table(Policy::Accept, &[("FORWARD", &[Step::Do(target)])]);
+        let seen = forward(
+            &rules,
+            Packet {
+                mark: before,
+                ..packet()
+            },
+        );
+        assert_eq!(seen.packet.mark, after, "{name}");
+    }
+}
+
+/// Whether a rule with this match drops the packet.
+fn matches(condition: Rule, packet: Packet) -> bool {
+    let mut builder = RulesetBuilder::new();
+    let chain = builder.builtin(Table::Filter, Hook::Forward);
+    builder.append(Table::Filter, chain, condition.then(Target::Drop));
+    forward(&builder.build().expect("a valid rule"), packet).verdict == Verdict::Drop
+}
+
+#[test]
+fn matches_one_by_one() {
+    let tcp_match = |sport, dport, flags| {
+        rule().protocol(Protocol::TCP).with(Match::Tcp {
+            sport,
+            dport,
+            flags,
+        })
+    };
+    let net = |text: [u8; 4], len| crate::Prefix::new(std::net::Ipv4Addr::from(text).into(), len);
+    let ctstate = |states, invert| rule().with(Match::CtState { states, invert });
+    let types = |kind, invert| AddrTypeMatch {
+        types: crate::rule::AddrTypes::of(&[kind]),
+        invert,
+    };
+    let addrtype = |src, dst, limit_iface_in| {
+        rule().with(Match::AddrType {
+            src,
+            dst,
+            limit_iface_in,
+        })
+    };
+    use crate::rule::AddrType::{Local, Unicast};
+    let marked = Packet {
+        mark: 0x1ff,
+        ..packet()
+    };
+    let cases = [
+        (
+            "source in prefix",
+            rule().source(net([10, 244, 1, 9], 24)),
+            packet(),
+            true,
+        ),
+        (
+            "source outside",
+            rule().source(net([10, 244, 2, 0], 24)),
+            packet(),
+            false,
+        ),
+        (
+            "! source",
+            rule().not_source(net([10, 244, 2, 0], 24)),
+            packet(),
+            true,
+        ),
+        ("destination", rule().destination(host(VIP)), packet(), true),
+        (
+            "everything",
+            rule().destination(net([0, 0, 0, 0], 0)),
+            packet(),
+            true,
+        ),
+        ("protocol", rule().protocol(Protocol::UDP), packet(), false),
+        (
+            "in device",
+            rule().in_device("cni+").unwrap(),
+            packet(),
+            true,
+        ),
+        (
+            "out device",
+            rule().out_device("cni0").unwrap(),
+            packet(),
+            false,
+        ),
+        (
+            "sport",
+            tcp_match(Some(PortMatch::range(1, 999)), None, None),
+            packet(),
+            false,
+        ),
+        (
+            "! sport",
+            tcp_match(Some(PortMatch::range(1, 999).inverted()), None, None),
+            packet(),
+            true,
+        ),
+        (
+            "dport",
+            tcp_match(None, Some(PortMatch::one(80)), None),
+            packet(),
+            true,
+        ),
+        (
+            "syn",
+            tcp_match(None, None, Some(FlagsMatch::SYN)),
+            packet(),
+            true,
+        ),
+        (
+            "syn on an answer",
+            tcp_match(None, None, Some(FlagsMatch::SYN)),
+            tcp((CLIENT, 1), (VIP, 80), TcpFlags::SYN_ACK),
+            false,
+        ),
+        (
+            "mark is masked, the value is not",
+            rule().mark(0x1ff, 0xff),
+            marked,
+            false,
+        ),
+        ("mark", rule().mark(0xff, 0xff), marked, true),
+        ("! mark", rule().not_mark(0x4000, 0x4000), marked, true),
+        (
+            "ctstate",
+            ctstate(CtStates::NEW | CtStates::RELATED, false),
+            packet(),
+            true,
+        ),
+        ("! ctstate", ctstate(CtStates::NEW, true), packet(), false),
+        (
+            "dst-type of an address that is not ours",
+            rule().dst_type(Local),
+            packet(),
+            false,
+        ),
+        ("src-type unicast", rule().src_type(Unicast), packet(), true),
+        (
+            "dst-type local",
+            rule().dst_type(Local),
+            tcp((CLIENT, 1), (NODE, 2), TcpFlags::SYN),
+            true,
+        ),
+        (
+            "local, but on another device",
+            addrtype(None, Some(types(Local, false)), true),
+            tcp((CLIENT, 1), (NODE, 2), TcpFlags::SYN),
+            false,
+        ),
+        (
+            "! dst-type",
+            addrtype(Some(types(Unicast, false)), Some(types(Local, true)), false),
+            packet(),
+            true,
+        ),
+        ("comment", rule().comment("x"), packet(), true),
+        ("always", rule().random(Probability::ALWAYS), packet(), true),
+        ("never", rule().random(Probability::NEVER), packet(), false),
+        (
+            "! never",
+            rule().with(Match::Random {
+                probability: Probability::NEVER,
+                invert: true,
+            }),
+            packet(),
+            true,
+        ),
+        (
+            "icmp type",
+            rule().protocol(Protocol::ICMP).with(Match::Icmp {
+                kind: 8,
+                code: None,
+                invert: false,
+            }),
+            Packet::icmp_echo(1, Tuple::v4(Protocol::ICMP, CLIENT, 7, VIP, 8 << 8)),
+            true,
+        ),
+        (
+            "! icmp type/code",
+            rule().protocol(Protocol::ICMP).with(Match::Icmp {
+                kind: 8,
+                code: Some(0),
+                invert: true,
+            }),
+            Packet::icmp_echo(1, Tuple::v4(Protocol::ICMP, CLIENT, 7, VIP, 8 << 8)),
+            false,
+        ),
+    ];
+    for (name, condition, packet, expected) in cases {
+        assert_eq!(matches(condition, packet), expected, "{name}");
+    }
+}
+
+#[test]
+fn nth_counts_what_reaches_it() {
+    let mut builder = RulesetBuilder::new();
+    let chain = builder.builtin(Table::Filter, Hook::Forward);
+    let third = Match::Nth {
+        every: 3,
+        packet: 2,
+        invert: false,
+    };
+    let third = rule()
+        .protocol(Protocol::TCP)
+        .with(third)
+        .then(Target::Drop);
+    builder.append(Table::Filter, chain, third);
+    let rules = builder.build().unwrap();
+    let mut memory = Memory::default();
+    let pass = |packet, memory: &mut Memory| {
+        let seen = walk(
+            &rules,
+            Table::Filter,
+            Hook::Forward,
+            packet,
+            0,
+            Lookup::Indexed,
+            memory,
+        );
+        if seen.verdict == Verdict::Drop {
+            'M'
+        } else {
+            '.'
+        }
+    };
+    let first: String = (0..7).map(|_| pass(packet(), &mut memory)).collect();
+    assert_eq!(first, "..M..M.");
+    assert_eq!(
+        pass(udp((CLIENT, 1), (VIP, 2)), &mut memory),
+        '.',
+        "does not reach the match"
+    );
+    memory.table_replaced(Table::Filter);
+    let again: String = (0..4).map(|_| pass(packet(), &mut memory)).collect();
+    assert_eq!(again, "..M.", "a replaced table counts anew");
+}
+
+#[test]
+fn a_run_that_is_come_back_into_takes_a_new_draw() {
+    let mut builder = RulesetBuilder::new();
+    let chain = builder.builtin(Table::Filter, Hook::Forward);
+    let noop = builder.chain(Table::Filter, "NOOP");
+    let always = || rule().random(Probability::ALWAYS);
+    builder.append(Table::Filter, chain, rule().random(Probability::NEVER));
+    builder.append(
+        Table::Filter,
+        chain,
+        always().comment("x").then(Target::Jump(noop)),
+    );
+    builder.append(Table::Filter, chain, always().then(Target::Drop));
+    let seen = forward(&builder.build().unwrap(), packet());
+    assert_eq!((seen.draws, seen.evaluated), (2, 3));
+    assert_eq!(seen.verdict, Verdict::Drop);
+}
+
+#[test]
+fn a_run_takes_one_draw_and_counts_as_the_walk_does() {
+    let mut proxy = Proxy::new();
+    let endpoints: Vec<_> = (1..=9)
+        .map(|i| (std::net::Ipv4Addr::new(10, 244, 3, i), 80))
+        .collect();
+    proxy.service(Protocol::TCP, VIP, 80, &endpoints);
+    let rules = proxy.build();
+    let mut picked = std::collections::BTreeMap::new();
+    for seed in 0..9000 {
+        let mut memory = Memory::default();
+        let seen = walk(
+            &rules,
+            Table::Nat,
+            Hook::Prerouting,
+            packet(),
+            seed,
+            Lookup::Indexed,
+            &mut memory,
+        );
+        assert_eq!(seen.draws, 1);
+        let Verdict::Nat(Nat::Dnat(range)) = &seen.verdict else {
+            panic!("{seen:?}")
+        };
+        let crate::rule::NatAddresses::V4(addr, _) = range.addresses else {
+            panic!()
+        };
+        // PREROUTING, KUBE-SERVICES, i rules of the Service's chain, two of the endpoint's.
+        assert_eq!(seen.evaluated, 1 + 1 + u32::from(addr.octets()[3]) + 2);
+        *picked.entry(addr).or_insert(0u32) += 1;
+    }
+    // 8 degrees of freedom: the 1 - 1e-6 quantile is 43.3.
+    let chi2: f64 = picked
+        .values()
+        .map(|n| (f64::from(*n) - 1000.0).powi(2) / 1000.0)
+        .sum();
+    assert!(picked.len() == 9 && chi2 < 43.3, "{chi2} {picked:?}");
+}
+
+/// What a generated rule asks and does.
+#[derive(Clone, Debug)]
+struct Drawn {
+    dst: Option<u8>,
+    port: Option<(bool, u16)>,
+    extra: u8,
+    target: u8,
+}
+
+fn drawn() -> impl Strategy<Value = Drawn> {
+    let port = prop::option::of((any::<bool>(), 80u16..84));
+    (prop::option::of(0u8..4), port, 0u8..8, 0u8..10).prop_map(|(dst, port, extra, target)| Drawn {
+        dst,
+        port,
+        extra,
+        target,
+    })
+}
+
+fn vip(i: u8) -> std::net::Ipv4Addr {
+    std::net::Ipv4Addr::new(10, 96, 0, i)
+}
+
+impl Drawn {
+    /// The rule; it may call the chains given.
+    fn rule(&self, number: u32, callees: &[ChainId]) -> Rule {
+        let mut made = Rule::new(Origin {
+            owner: 1,
+            item: number,
+        });
+        if self.extra == 4 {
+            made = made.comment("first");
+        }
+        if let Some(dst) = self.dst {
+            made = made.destination(host(vip(dst)));
+        }
+        if let Some((udp, port)) = self.port {
+            let protocol = if udp { Protocol::UDP } else { Protocol::TCP };
+            if self.extra == 5 {
+                made = made.random(Probability::one_of(2));
+            }
+            made = made.dport(protocol, port);
+        }
+        made = match self.extra {
+            0 => made.random(Probability::one_of(3)),
+            1 => made.mark(1, 1),
+            2 => made.with(Match::Nth {
+                every: 2,
+                packet: 1,
+                invert: false,
+            }),
+            3 => made.source(host(CLIENT)),
+            _ => made,
+        };
+        made.then(self.target(callees))
+    }
+
+    fn target(&self, callees: &[ChainId]) -> Target {
+        let callee = callees
+            .get(usize::from(self.target) % callees.len().max(1))
+            .copied();
+        match (self.target, callee) {
+            (0, _) => Target::Drop,
+            (1, _) => Target::Return,
+            (2, _) => Target::or_mark(1),
+            (3, Some(callee)) => Target::Goto(callee),
+            (4..=7, Some(callee)) => Target::Jump(callee),
+            (8, _) => Target::Accept,
+            _ => Target::None,
+        }
+    }
+}
+
+fn packets() -> impl Strategy<Value = Vec<(u8, bool, u16, u64)>> {
+    prop::collection::vec((0u8..5, any::<bool>(), 79u16..85, any::<u64>()), 1..6)
+}
+
+fn packet_of((dst, is_udp, port, seed): (u8, bool, u16, u64)) -> (Packet, u64) {
+    let to = (vip(dst), port);
+    let made = if is_udp {
+        udp((CLIENT, 9), to)
+    } else {
+        tcp((CLIENT, 9), to, TcpFlags::SYN)
+    };
+    (made, seed)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn indexed_is_linear(
+        chains in prop::collection::vec(prop::collection::vec(drawn(), 0..40), 1..5),
+        packets in packets(),
+    ) {
+        let mut builder = RulesetBuilder::new();
+        let mut ids = vec![builder.builtin(Table::Filter, Hook::Forward)];
+        for i in 1..chains.len() {
+            ids.push(builder.chain(Table::Filter, format!("C{i}")));
+        }
+        for (i, rules) in chains.iter().enumerate() {
+            for (number, made) in rules.iter().enumerate() {
+                builder.append(Table::Filter, ids[i], made.rule(number as u32, &ids[i + 1..]));
+            }
+        }
+        let rules = builder.build().expect("chains call later ones only");
+        let (mut a, mut b) = (Memory::default(), Memory::default());
+        for (packet, seed) in packets.into_iter().map(packet_of) {
+            let (table, hook) = (Table::Filter, Hook::Forward);
+            let indexed = walk(&rules, table, hook, packet, seed, Lookup::Indexed, &mut a);
+            let linear = walk(&rules, table, hook, packet, seed, Lookup::Linear, &mut b);
+            prop_assert_eq!(indexed, linear);
+        }
+    }
+
+    #[test]
+    fn a_view_is_its_whole(
+        own in prop::collection::vec(drawn(), 0..6),
+        at in 0usize..6,
+        parts in prop::collection::vec(
+            (prop::collection::vec(drawn(), 0..3), prop::collection::vec(drawn(), 0..5)), 0..6),
+        packets in packets(),
+    ) {
+        let (base, slot, noop) = base_with_slot(&own, at);
+        let base = Arc::new(base);
+        let fragments = parts.iter().enumerate().map(|(i, (slot_rules, chain_rules))| {
+            Arc::new(fragment(&base, slot, noop, i as u32 + 1, slot_rules, chain_rules))
+        });
+        let fragments: Vec<Arc<Fragment>> = fragments.collect();
+        let whole = Ruleset::assemble(&base, &fragments).expect("names differ");
+        let view = FragmentView::new(base, fragments);
+        let (mut a, mut b) = (Memory::default(), Memory::default());
+        for (packet, seed) in packets.into_iter().map(packet_of) {
+            let (table, hook) = (Table::Filter, Hook::Forward);
+            let of_view = walk(&view, table, hook, packet, seed, Lookup::Indexed, &mut a);
+            let of_whole = walk(&whole, table, hook, packet, seed, Lookup::Linear, &mut b);
+            prop_assert_eq!(of_view, of_whole);
+        }
+    }
+}
+
+fn base_with_slot(own: &[Drawn], at: usize) -> (Base, SlotId, ChainId) {
+    let mut builder = RulesetBuilder::new();
+    let forward = builder.builtin(Table::Filter, Hook::Forward);
+    let services = builder.chain(Table::Filter, "SERVICES");
+    let noop = builder.chain(Table::Filter, "NOOP");
+    builder.append(Table::Filter, noop, rule().then(Target::or_mark(1)));
+    builder.append(Table::Filter, forward, rule().then(Target::Jump(services)));
+    builder.append(Table::Filter, forward, rule().then(Target::Jump(services)));
+    let mut slot = None;
+    for (number, made) in own.iter().enumerate() {
+        if number == at {
+            slot = Some(builder.slot(Table::Filter, services));
+        }
+        builder.append(Table::Filter, services, made.rule(number as u32, &[noop]));
+    }
+    let slot = slot.unwrap_or_else(|| builder.slot(Table::Filter, services));
+    (builder.build_base().expect("a valid base"), slot, noop)
+}
+
+fn fragment(
+    base: &Base,
+    slot: SlotId,
+    noop: ChainId,
+    id: u32,
+    slot_rules: &[Drawn],
+    chain_rules: &[Drawn],
+) -> Fragment {
+    let mut builder = base.fragment(FragmentId(id));
+    let own = builder.chain(Table::Filter, format!("OWN{id}"));
+    for (number, made) in chain_rules.iter().enumerate() {
+        builder.append(Table::Filter, own, made.rule(number as u32, &[noop]));
+    }
+    for (number, made) in slot_rules.iter().enumerate() {
+        // A slot takes no rule that asks for chance alone.
+        let made = made.rule(number as u32, &[own, noop]).source(host(CLIENT));
+        builder.contribute(slot, made);
+    }
+    builder.build().expect("a valid fragment")
+}
