@@ -5,12 +5,15 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Time, sequence, event, and the timer if it is one.
+type Scheduled = (u64, u64, u32, Option<TimerId>);
+
 /// The contract, spelled out: a heap by time and sequence, and a table of the valid timers.
 #[derive(Default)]
 struct Reference {
     now: u64,
     scheduled: u64,
-    heap: BinaryHeap<Reverse<(u64, u64, u32, Option<TimerId>)>>,
+    heap: BinaryHeap<Reverse<Scheduled>>,
     timers: BTreeMap<TimerId, u64>,
     fired_only: usize,
 }
