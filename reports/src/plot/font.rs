@@ -21,7 +21,7 @@ static FONT: LazyLock<FontRef<'static>> = LazyLock::new(|| {
 const FAMILY: &str = "Ubuntu, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
 
 /// How much wider than ours a viewer's font may be. Layout leaves this room.
-const SLACK: f64 = 1.1;
+pub(super) const SLACK: f64 = 1.14;
 
 /// Height of an x, in ems; text is anchored at its middle, as the SVG backend does.
 const X_HEIGHT: f64 = 0.52;
@@ -54,19 +54,22 @@ pub(super) fn elide(text: &str, em: f64, room: f64) -> String {
         return text.to_owned();
     }
     let chars: Vec<char> = text.chars().collect();
-    // Pods of one Deployment differ at their ends, so the end is worth more.
-    for keep in (1..chars.len()).rev() {
+    let keep = |keep: usize| -> String {
+        // Pods of one Deployment differ at their ends, so the end is worth more.
         let (head, tail) = (keep / 2, keep - keep / 2);
-        let short: String = chars[..head]
-            .iter()
-            .chain(['…'].iter())
-            .chain(&chars[chars.len() - tail..])
-            .collect();
-        if width(&short, em) <= room {
-            return short;
+        let parts = chars[..head].iter().chain(['…'].iter());
+        parts.chain(&chars[chars.len() - tail..]).collect()
+    };
+    let (mut fits, mut too_long) = (0, chars.len());
+    while too_long - fits > 1 {
+        let middle = usize::midpoint(fits, too_long);
+        if width(&keep(middle), em) <= room {
+            fits = middle;
+        } else {
+            too_long = middle;
         }
     }
-    "…".to_owned()
+    keep(fits)
 }
 
 /// Breaks `text` at spaces into lines that fit into `room`; at most `lines`, the last one elided.

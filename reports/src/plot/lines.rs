@@ -171,7 +171,7 @@ fn intervals(scene: &mut Scene, mode: Mode, series: &Series, look: Look, x: &Sca
     if mode == Mode::Bands && known.len() > 1 && known.len() == series.points.len() {
         let high = known.iter().map(|(p, i)| (x.at(p.x), y.at(i.1)));
         let low = known.iter().rev().map(|(p, i)| (x.at(p.x), y.at(i.0)));
-        scene.polygon(&high.chain(low).collect::<Vec<_>>(), look.paint.alpha(0.16));
+        scene.polygon(&high.chain(low).collect::<Vec<_>>(), look.paint.alpha(0.12));
         return;
     }
     for (point, (low, high)) in known {

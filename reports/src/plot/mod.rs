@@ -216,3 +216,6 @@ pub fn run_charts(run: &RunView<'_>) -> Vec<Chart> {
     let chart = |(name, scene): (_, Option<Scene>)| scene.map(|scene| Chart { name, scene });
     scenes.into_iter().filter_map(chart).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -166,6 +166,9 @@ impl Scene {
 
     /// Draws a line of text, its capitals centred on the point's height.
     pub(super) fn text(&mut self, at: Point, text: &str, em: f64, paint: Paint, anchor: Anchor) {
+        if text.is_empty() {
+            return;
+        }
         self.shapes.push(Shape::Text {
             at,
             text: text.to_owned(),
@@ -173,6 +176,43 @@ impl Scene {
             paint,
             anchor,
         });
+    }
+
+    /// Returns each text and the rectangle that it covers.
+    #[cfg(test)]
+    pub(super) fn text_boxes(&self) -> Vec<(&str, super::sheet::Area)> {
+        self.shapes
+            .iter()
+            .filter_map(|shape| {
+                let Shape::Text {
+                    at: (x, y),
+                    text,
+                    em,
+                    anchor,
+                    ..
+                } = shape
+                else {
+                    return None;
+                };
+                let width = font::width(text, *em) / font::SLACK;
+                let left = match anchor {
+                    Anchor::Start => *x,
+                    Anchor::Middle => x - width / 2.0,
+                    Anchor::End => x - width,
+                };
+                // From the top of capitals to the foot of digits.
+                let (top, bottom) = (y - em * 0.37, y + em * 0.37);
+                Some((
+                    text.as_str(),
+                    super::sheet::Area {
+                        left,
+                        top,
+                        right: left + width,
+                        bottom,
+                    },
+                ))
+            })
+            .collect()
     }
 
     /// Draws the scene.

@@ -106,7 +106,7 @@ pub(super) fn horizontal_axis(scene: &mut Scene, area: &Area, ticks: &[Tick], ti
     }
     for tick in shown {
         scene.text(
-            (tick.at, area.bottom + 16.0),
+            (label_at(tick), area.bottom + 16.0),
             &tick.label,
             TEXT,
             FAINT,
@@ -139,7 +139,7 @@ pub(super) fn vertical_grid(scene: &mut Scene, area: &Area, ticks: &[Tick]) {
 
 /// Returns the ticks whose labels do not touch: the last one always, then from the first on.
 fn without_overlap(ticks: &[Tick]) -> Vec<&Tick> {
-    let half = |t: &Tick| font::width(&t.label, TEXT) / 2.0 + 4.0;
+    let half = |t: &Tick| label_half(t) + 4.0;
     let mut ticks: Vec<&Tick> = ticks.iter().collect();
     ticks.sort_by(|a, b| a.at.total_cmp(&b.at));
     let Some(last) = ticks.pop() else {
@@ -149,8 +149,8 @@ fn without_overlap(ticks: &[Tick]) -> Vec<&Tick> {
     for tick in ticks {
         let clear = shown
             .last()
-            .is_none_or(|s| s.at + half(s) < tick.at - half(tick));
-        if clear && tick.at + half(tick) < last.at - half(last) {
+            .is_none_or(|s| label_at(s) + half(s) < label_at(tick) - half(tick));
+        if clear && label_at(tick) + half(tick) < label_at(last) - half(last) {
             shown.push(tick);
         }
     }
@@ -158,13 +158,25 @@ fn without_overlap(ticks: &[Tick]) -> Vec<&Tick> {
     shown
 }
 
+fn label_half(tick: &Tick) -> f64 {
+    font::width(&tick.label, TEXT) / 2.0
+}
+
+/// Returns where a label has its middle: at its tick, but within the chart.
+fn label_at(tick: &Tick) -> f64 {
+    let half = label_half(tick) + 4.0;
+    tick.at.min(f64::from(WIDTH) - half).max(half)
+}
+
 /// Moves labels apart: returns their heights, at least `gap` from each other and within
 /// `top..bottom` where that is possible, in the order of `wanted`.
 pub(super) fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
     // What is nearly level keeps its order.
-    let level = |i: usize| (wanted[i] / (gap / 2.0)).round();
-    order.sort_by(|&a, &b| level(a).total_cmp(&level(b)));
+    for level in order.chunk_by_mut(|&a, &b| wanted[b] - wanted[a] < gap / 2.0) {
+        level.sort_unstable();
+    }
     let mut placed = vec![0.0; wanted.len()];
     let mut least = top;
     for &i in &order {
@@ -190,6 +202,10 @@ mod tests {
             [10.0, 25.0, 50.0]
         );
         assert_eq!(spread(&[98.0, 99.0], 15.0, 0.0, 100.0), [85.0, 100.0]);
+        assert_eq!(
+            spread(&[52.0, 50.0, 51.0], 15.0, 0.0, 100.0),
+            [52.0, 67.0, 82.0]
+        );
         assert_eq!(spread(&[], 15.0, 0.0, 100.0), Vec::<f64>::new());
     }
 
