@@ -1,0 +1,274 @@
+//! Network namespaces of the running kernel: a client, a node and a server in a row.
+//!
+//! ```text
+//!   client 10.244.1.2 ──── c0 10.244.1.1  node  10.244.2.1 s0 ──── server 10.244.2.2 … .6
+//! ```
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Names the role that a run of this program plays inside a network namespace.
+const ROLE: &str = "NETFILTER_MODEL_ROLE";
+/// The role's arguments, blank separated.
+const ARGS: &str = "NETFILTER_MODEL_ARGS";
+/// The test that plays the role.
+const ROLE_TEST: &str = "lab::role";
+/// Marks lines of a role among those of the test harness.
+const MARK: &str = "@ ";
+/// How long a client waits for anything.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// How many addresses the server has.
+pub(crate) const BACKENDS: u8 = 5;
+
+/// A client, a node and a server; gone when dropped, also by a panic.
+pub(crate) struct Lab {
+    name: String,
+    server: Option<Child>,
+}
+
+/// Which iptables is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tool {
+    Legacy,
+    Nft,
+}
+
+impl Tool {
+    fn name(self) -> &'static str {
+        match self {
+            Tool::Legacy => "iptables-legacy",
+            Tool::Nft => "iptables-nft",
+        }
+    }
+}
+
+/// Says that a test could not run. Where everything must run, that is a failure.
+pub(crate) fn skip(test: &str, reason: &str) {
+    assert!(
+        std::env::var("CI").as_deref() != Ok("true"),
+        "{test} was skipped, which CI does not accept: {reason}"
+    );
+    let _ = writeln!(std::io::stderr(), "skipped: {test}: {reason}");
+}
+
+fn run(command: &mut Command, input: &str) -> Result<String, String> {
+    let spawned = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = spawned
+        .spawn()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    let mut stdin = child.stdin.take().expect("piped");
+    let sent = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let output = child
+        .wait_with_output()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    if sent.is_ok() && output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!(
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    ))
+}
+
+fn ip(args: &str) -> Result<String, String> {
+    run(Command::new("ip").args(args.split_whitespace()), "")
+}
+
+impl Lab {
+    /// Builds the namespaces, or says why it cannot.
+    pub(crate) fn try_new(tool: Tool) -> Result<Lab, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        run(
+            Command::new(format!("{}-restore", tool.name())).arg("--version"),
+            "",
+        )?;
+        let mut lab = Lab {
+            name: format!("nfm{}x{count}", std::process::id()),
+            server: None,
+        };
+        for place in ["c", "n", "s"] {
+            ip(&format!("netns add {}{place}", lab.name))?;
+            lab.ip(place, "link set lo up")?;
+        }
+        for (far, dev, net) in [("c", "c0", 1), ("s", "s0", 2)] {
+            let name = &lab.name;
+            ip(&format!(
+                "link add {dev} netns {name}n type veth peer name eth0 netns {name}{far}"
+            ))?;
+            lab.ip("n", &format!("address add 10.244.{net}.1/24 dev {dev}"))?;
+            lab.ip("n", &format!("link set {dev} up"))?;
+            lab.ip(far, "link set eth0 up")?;
+            let addresses = if far == "c" { 2..=2 } else { 2..=1 + BACKENDS };
+            for host in addresses {
+                lab.ip(far, &format!("address add 10.244.{net}.{host}/24 dev eth0"))?;
+            }
+            lab.ip(far, &format!("route add default via 10.244.{net}.1"))?;
+        }
+        lab.node("sh", &["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], "")?;
+        lab.serve()?;
+        Ok(lab)
+    }
+
+    fn ip(&self, place: &str, args: &str) -> Result<String, String> {
+        ip(&format!("-n {}{place} {args}", self.name))
+    }
+
+    /// Runs a program in the node's namespace.
+    pub(crate) fn node(&self, program: &str, args: &[&str], input: &str) -> Result<String, String> {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &format!("{}n", self.name), program])
+            .args(args);
+        run(&mut command, input)
+    }
+
+    /// Loads rules.
+    pub(crate) fn restore(&self, tool: Tool, text: &str) -> Result<String, String> {
+        self.node(&format!("{}-restore", tool.name()), &[], text)
+    }
+
+    /// Prints a table, without comment lines.
+    pub(crate) fn save(&self, tool: Tool, table: &str) -> Result<String, String> {
+        let text = self.node(&format!("{}-save", tool.name()), &["-t", table], "")?;
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        Ok(lines.map(|line| format!("{line}\n")).collect())
+    }
+
+    fn role(&self, place: &str, role: &str, args: &str) -> Command {
+        let program = std::env::current_exe().expect("a program has a path");
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &format!("{}{place}", self.name)])
+            .arg(program)
+            .args(["--exact", ROLE_TEST, "--nocapture"])
+            .env(ROLE, role)
+            .env(ARGS, args);
+        command
+    }
+
+    fn serve(&mut self) -> Result<(), String> {
+        let mut command = self.role("s", "serve", "");
+        let spawned = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let child = spawned
+            .spawn()
+            .map_err(|error| format!("{command:?}: {error}"))?;
+        let child = self.server.insert(child);
+        let mut lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
+        let ready = |line: std::io::Result<String>| line.is_ok_and(|l| l.ends_with("ready"));
+        if lines.any(ready) {
+            Ok(())
+        } else {
+            Err("the server did not start".to_owned())
+        }
+    }
+
+    /// Runs a client and returns its lines.
+    pub(crate) fn client(&self, role: &str, args: &str) -> Vec<String> {
+        let text = run(&mut self.role("c", role, args), "").expect("the client runs");
+        let lines = text.lines().filter_map(|line| line.split_once(MARK));
+        lines.map(|(_, line)| line.to_owned()).collect()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Some(server) = &mut self.server {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        for place in ["c", "n", "s"] {
+            let _ = ip(&format!("netns delete {}{place}", self.name));
+        }
+    }
+}
+
+/// Plays a role inside a network namespace; as a test of its own it does nothing.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let args = std::env::var(ARGS).unwrap_or_default();
+    match role.as_str() {
+        "serve" => serve(),
+        "tcp" => args
+            .split_whitespace()
+            .for_each(|to| println!("{MARK}{}", connect(to))),
+        "udp" => exchange(&args),
+        role => panic!("no role {role}"),
+    }
+}
+
+/// Tells every peer which address it reached and how it is seen, until standard input ends.
+fn serve() {
+    let listener = TcpListener::bind("0.0.0.0:8080").expect("the port is free");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) {
+                let _ = writeln!(stream, "{local} {peer}");
+            }
+        }
+    });
+    for host in 2..=1 + BACKENDS {
+        let local = format!("10.244.2.{host}:5353");
+        let socket = UdpSocket::bind(&local).expect("the port is free");
+        std::thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(format!("{local} {peer}").as_bytes(), peer);
+            }
+        });
+    }
+    println!("ready");
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+/// Connects once and returns `LOCAL ok SERVER PEER-SEEN`, or `- ERROR`.
+fn connect(to: &str) -> String {
+    let address: SocketAddr = to.parse().expect("an address and port");
+    let stream = match TcpStream::connect_timeout(&address, PATIENCE) {
+        Ok(stream) => stream,
+        Err(error) => return format!("- {:?}", error.kind()),
+    };
+    let _ = stream.set_read_timeout(Some(PATIENCE));
+    let local = stream.local_addr().expect("connected");
+    let mut line = String::new();
+    match BufReader::new(stream).read_line(&mut line) {
+        Ok(_) => format!("{local} ok {}", line.trim()),
+        Err(error) => format!("{local} {:?}", error.kind()),
+    }
+}
+
+/// `PORT TO…`: sends a datagram from one port to each address and prints
+/// `FROM ok SERVER PEER-SEEN`, or `- ERROR`.
+fn exchange(args: &str) {
+    let mut args = args.split_whitespace();
+    let port = args.next().expect("a port");
+    let socket = UdpSocket::bind(format!("0.0.0.0:{port}")).expect("the port is free");
+    let _ = socket.set_read_timeout(Some(PATIENCE));
+    for to in args {
+        socket.send_to(b"?", to).expect("datagrams leave");
+        let mut buffer = [0; 64];
+        match socket.recv_from(&mut buffer) {
+            Ok((len, from)) => {
+                println!(
+                    "{MARK}{from} ok {}",
+                    String::from_utf8_lossy(&buffer[..len])
+                );
+            }
+            Err(error) => println!("{MARK}- {:?}", error.kind()),
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The model against the running kernel.
+
+mod kernel;
+mod lab;
