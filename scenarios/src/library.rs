@@ -2,10 +2,16 @@
 
 /// Name and text of each, in the order of `rulelag scenarios`.
 const SCENARIOS: &[(&str, &str)] = &[
-    ("rolling-update", include_str!("../library/rolling-update.yaml")),
+    (
+        "rolling-update",
+        include_str!("../library/rolling-update.yaml"),
+    ),
     ("delete-pod", include_str!("../library/delete-pod.yaml")),
     ("prestop", include_str!("../library/prestop.yaml")),
-    ("scale-to-zero", include_str!("../library/scale-to-zero.yaml")),
+    (
+        "scale-to-zero",
+        include_str!("../library/scale-to-zero.yaml"),
+    ),
 ];
 
 /// The one that `rulelag sweep` runs without a scenario.

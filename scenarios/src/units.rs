@@ -60,11 +60,6 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Prints a duration so that [`parse_duration`] reads it back.
-pub(crate) fn format_duration(duration: Duration) -> String {
-    format!("{duration:?}")
-}
-
 /// Reads a rate: `1000/s`, `60/m`, `0.5/h`. Returns events per second.
 pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     let Some((number, unit)) = text.split_once('/') else {
@@ -99,7 +94,9 @@ pub(crate) fn parse_cidr(text: &str) -> Result<Ipv4Cidr, String> {
     if cidr.base() == address {
         Ok(cidr)
     } else {
-        Err(format!("{address} has bits set after the prefix; did you mean `{cidr}`?"))
+        Err(format!(
+            "{address} has bits set after the prefix; did you mean `{cidr}`?"
+        ))
     }
 }
 
@@ -136,18 +133,25 @@ mod tests {
             ("2µs", 2_000),
             ("1h0m0.25s", 3_600_250_000_000),
         ] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_nanos(nanos)),
+                "{text}"
+            );
         }
-        for text in ["", "5", "s", "1x", "-1s", "1..2s", ".s", "1s2", "99999999999999999999h", "9999999h"] {
+        for text in [
+            "",
+            "5",
+            "s",
+            "1x",
+            "-1s",
+            "1..2s",
+            ".s",
+            "1s2",
+            "99999999999999999999h",
+            "9999999h",
+        ] {
             assert!(parse_duration(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn durations_print_as_they_are_read() {
-        for nanos in [0, 1, 1_500, 300_000_000, 90_000_000_000, 1_234_567_891] {
-            let duration = Duration::from_nanos(nanos);
-            assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }
     }
 
@@ -162,8 +166,18 @@ mod tests {
 
     #[test]
     fn ranges() {
-        assert_eq!(parse_cidr("10.244.0.0/16").unwrap().to_string(), "10.244.0.0/16");
-        for text in ["10.244.0.0", "10.244.0.1/16", "10.0.0.0/33", "a/8", "10.0.0.0/x", "/"] {
+        assert_eq!(
+            parse_cidr("10.244.0.0/16").unwrap().to_string(),
+            "10.244.0.0/16"
+        );
+        for text in [
+            "10.244.0.0",
+            "10.244.0.1/16",
+            "10.0.0.0/33",
+            "a/8",
+            "10.0.0.0/x",
+            "/",
+        ] {
             assert!(parse_cidr(text).is_err(), "{text}");
         }
     }
@@ -171,7 +185,10 @@ mod tests {
     #[test]
     fn suggestions() {
         assert_eq!(closest("node", ["nodes", "name"]), Some("nodes"));
-        assert_eq!(closest("podCidr", ["podCIDR", "serviceCIDR"]), Some("podCIDR"));
+        assert_eq!(
+            closest("podCidr", ["podCIDR", "serviceCIDR"]),
+            Some("podCIDR")
+        );
         assert_eq!(closest("xyz", ["nodes", "name"]), None);
     }
 }

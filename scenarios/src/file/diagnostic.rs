@@ -160,6 +160,14 @@ impl Diagnostics {
         }
     }
 
+    /// Removes the warnings about a file.
+    pub(crate) fn forget_warnings_of(&mut self, file: FileId) {
+        self.0.retain(|diagnostic| {
+            diagnostic.severity == Severity::Error
+                || diagnostic.span.is_none_or(|span| span.file != file)
+        });
+    }
+
     /// Returns whether one of them is an error.
     pub(crate) fn has_errors(&self) -> bool {
         self.errors() > 0
@@ -210,8 +218,7 @@ fn render_one(renderer: &Renderer, diagnostic: &Diagnostic, sources: &Sources) -
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
     };
-    let mut group =
-        Group::with_title(level.primary_title(&diagnostic.message).id(diagnostic.code));
+    let mut group = Group::with_title(level.primary_title(&diagnostic.message).id(diagnostic.code));
     if let Some(span) = diagnostic.span {
         let mut snippet = snippet(sources, span.file)
             .annotation(AnnotationKind::Primary.span(first_line(sources, span)));
@@ -246,10 +253,7 @@ fn render_one(renderer: &Renderer, diagnostic: &Diagnostic, sources: &Sources) -
     renderer.render(&[group])
 }
 
-fn snippet(
-    sources: &Sources,
-    file: FileId,
-) -> Snippet<'_, annotate_snippets::Annotation<'_>> {
+fn snippet(sources: &Sources, file: FileId) -> Snippet<'_, annotate_snippets::Annotation<'_>> {
     Snippet::source(sources.text(file)).path(sources.name(file))
 }
 
@@ -265,7 +269,9 @@ fn first_line(sources: &Sources, span: Span) -> std::ops::Range<usize> {
         offset
     };
     let start = boundary(span.start);
-    let line_end = text[start..].find(['\n', '\r']).map_or(text.len(), |at| start + at);
+    let line_end = text[start..]
+        .find(['\n', '\r'])
+        .map_or(text.len(), |at| start + at);
     let mut end = boundary(span.end.max(start)).min(line_end);
     if end <= start {
         let next = text[start..line_end].chars().next();

@@ -8,15 +8,19 @@ use super::diagnostic::{Diagnostic, Diagnostics};
 use super::tree::{Entry, Node};
 use crate::units::parse_duration;
 
-/// The 99th percentile of the standard normal distribution.
-const Z99: f64 = 2.326_347_874_040_840_8;
-
 /// Makes a law of a value that [`super::raw::LAW`] accepts. What is wrong with its numbers goes
 /// to `diagnostics`.
 pub(super) fn resolve(node: &Node, diagnostics: &mut Diagnostics) -> Option<Law> {
     // A mixture's component has its weight beside the law.
     let entry = node.entries().iter().find(|entry| entry.key != "weight")?;
-    match law(entry, diagnostics) {
+    let checked = law(entry, diagnostics).and_then(|law| match law {
+        Some(law) => match law.validate() {
+            Ok(()) => Ok(Some(law)),
+            Err(error) => Err(bad(&entry.value, error.to_string(), "choose other numbers")),
+        },
+        None => Ok(None),
+    });
+    match checked {
         Ok(law) => law,
         Err(problem) => {
             diagnostics.push(*problem);
@@ -92,61 +96,50 @@ fn law(entry: &Entry, diagnostics: &mut Diagnostics) -> Result<Option<Law>, Box<
 }
 
 fn lognormal(node: &Node) -> Result<Law, Box<Diagnostic>> {
-    let seconds = |name: &str| {
-        let duration = node.get(name).and_then(as_duration);
-        duration.map(|duration| duration.as_secs_f64())
-    };
-    match ["median", "p99", "mean", "sd"].map(seconds) {
-        [Some(median_s), Some(p99), None, None] => {
+    let duration = |name: &str| node.get(name).and_then(as_duration);
+    let law = match ["median", "p99", "mean", "sd"].map(duration) {
+        [Some(median), Some(p99), None, None] => {
             positive(node, "median")?;
-            if p99 < median_s {
+            if p99 < median {
                 let help = "the 99th percentile is at least the median";
                 return Err(bad_at(node, "p99", "`p99` is below `median`", help));
             }
-            let sigma = libm::log(p99 / median_s) / Z99;
-            Ok(Law::LogNormal { median_s, sigma })
+            Law::lognormal_by_p99(median, p99)
         }
         [None, None, Some(mean), Some(sd)] => {
             positive(node, "mean")?;
-            let spread = 1.0 + (sd / mean) * (sd / mean);
-            Ok(Law::LogNormal {
-                median_s: mean / libm::sqrt(spread),
-                sigma: libm::sqrt(libm::log(spread)),
-            })
+            Law::lognormal_by_sd(mean, sd)
         }
-        _ => Err(bad(
-            node,
-            "a lognormal law needs `median` and `p99`, or `mean` and `sd`",
-            "for example `lognormal: { median: 300ms, p99: 2s }`",
-        )),
-    }
+        _ => {
+            return Err(bad(
+                node,
+                "a lognormal law needs `median` and `p99`, or `mean` and `sd`",
+                "for example `lognormal: { median: 300ms, p99: 2s }`",
+            ));
+        }
+    };
+    law.map_err(|error| bad(node, error.to_string(), "choose other numbers"))
 }
 
 fn gamma(node: &Node) -> Result<Law, Box<Diagnostic>> {
     positive(node, "mean")?;
-    let seconds = |name: &str| {
-        let duration = node.get(name).and_then(as_duration);
-        duration.map(|duration| duration.as_secs_f64())
-    };
+    let duration = |name: &str| node.get(name).and_then(as_duration);
     let shape = node.get("shape").and_then(Node::number);
-    match (shape, seconds("mean"), seconds("sd")) {
-        (Some(shape), Some(mean), None) => Ok(Law::Gamma {
-            shape,
-            scale_s: mean / shape,
-        }),
+    let law = match (shape, duration("mean"), duration("sd")) {
+        (Some(shape), Some(mean), None) => Law::gamma_by_shape(mean, shape),
         (None, Some(mean), Some(sd)) => {
             positive(node, "sd")?;
-            Ok(Law::Gamma {
-                shape: (mean / sd) * (mean / sd),
-                scale_s: sd * (sd / mean),
-            })
+            Law::gamma_by_sd(mean, sd)
         }
-        _ => Err(bad(
-            node,
-            "a gamma law needs `mean` and one of `shape` and `sd`",
-            "for example `gamma: { shape: 2, mean: 300ms }`",
-        )),
-    }
+        _ => {
+            return Err(bad(
+                node,
+                "a gamma law needs `mean` and one of `shape` and `sd`",
+                "for example `gamma: { shape: 2, mean: 300ms }`",
+            ));
+        }
+    };
+    law.map_err(|error| bad(node, error.to_string(), "choose other numbers"))
 }
 
 fn histogram(node: &Node) -> Result<Law, Box<Diagnostic>> {
@@ -158,7 +151,11 @@ fn histogram(node: &Node) -> Result<Law, Box<Diagnostic>> {
         .collect();
     let weights: Vec<f64> = items("weights").iter().filter_map(Node::number).collect();
     if edges_s.len() != items("edges").len() || weights.len() != items("weights").len() {
-        return Err(bad(node, "a histogram with edges or weights left out", "correct them"));
+        return Err(bad(
+            node,
+            "a histogram with edges or weights left out",
+            "correct them",
+        ));
     }
     if weights.is_empty() || edges_s.len() != weights.len() + 1 {
         let message = format!("{} edges for {} weights", edges_s.len(), weights.len());
@@ -212,7 +209,11 @@ mod tests {
             .and_then(|node| resolve(&node, &mut diagnostics));
         match law {
             Some(law) if !diagnostics.has_errors() => Ok(law),
-            _ => Err(diagnostics.sorted().iter().map(|d| d.message.clone()).collect()),
+            _ => Err(diagnostics
+                .sorted()
+                .iter()
+                .map(|d| d.message.clone())
+                .collect()),
         }
     }
 
@@ -231,7 +232,7 @@ mod tests {
         else {
             panic!()
         };
-        assert!((median_s * libm::exp(sigma * Z99) - 4.0).abs() < 1e-12);
+        assert!((median_s * libm::exp(sigma * 2.326_347_874_040_84) - 4.0).abs() < 1e-12);
 
         assert_eq!(
             read("gamma: { mean: 2s, sd: 1s }"),
@@ -241,13 +242,19 @@ mod tests {
             })
         );
         assert_eq!(
+            read("gamma: { mean: 2s, shape: 4 }"),
+            read("gamma: { mean: 2s, sd: 1s }")
+        );
+        assert_eq!(
             read("empirical: [2s, 1s]"),
             Ok(Law::Empirical {
                 values_s: vec![1.0, 2.0]
             })
         );
         assert_eq!(
-            read("mixture: [{ weight: 1, constant: 1s }, { weight: 3, exponential: { mean: 2s } }]"),
+            read(
+                "mixture: [{ weight: 1, constant: 1s }, { weight: 3, exponential: { mean: 2s } }]"
+            ),
             Ok(Law::Mixture(vec![
                 (1.0, Law::Constant(Duration::from_secs(1))),
                 (
@@ -264,24 +271,42 @@ mod tests {
     fn wrong_numbers_are_refused() {
         for (text, message) in [
             ("uniform: { min: 2s, max: 1s }", "`max` is below `min`"),
-            ("lognormal: { median: 2s, p99: 1s }", "`p99` is below `median`"),
+            (
+                "lognormal: { median: 2s, p99: 1s }",
+                "`p99` is below `median`",
+            ),
             ("lognormal: { median: 2s, sd: 1s }", "a lognormal law needs"),
             ("lognormal: { median: 0s, p99: 1s }", "`median` is 0"),
             ("gamma: { mean: 1s }", "a gamma law needs"),
             ("gamma: { mean: 1s, sd: 0s }", "`sd` is 0"),
             ("pareto: { min: 0s, shape: 2 }", "`min` is 0"),
             ("weibull: { scale: 1s, shape: 0 }", "0 is out of range"),
-            ("histogram: { edges: [1s, 2s], weights: [1, 2] }", "2 edges for 2 weights"),
-            ("histogram: { edges: [2s, 1s], weights: [1] }", "the edges do not rise"),
-            ("histogram: { edges: [1s, 2s], weights: [0] }", "every weight is 0"),
+            (
+                "histogram: { edges: [1s, 2s], weights: [1, 2] }",
+                "2 edges for 2 weights",
+            ),
+            (
+                "histogram: { edges: [2s, 1s], weights: [1] }",
+                "the edges do not rise",
+            ),
+            (
+                "histogram: { edges: [1s, 2s], weights: [0] }",
+                "every weight is 0",
+            ),
             ("empirical: []", "no observations"),
             ("mixture: []", "a mixture without any weight"),
             ("constant: 5", "expected a duration, found the number `5`"),
             ("{}", "this law does not say which kind it is"),
-            ("{ constant: 1s, uniform: { min: 0s, max: 1s } }", "both `constant` and `uniform`"),
+            (
+                "{ constant: 1s, uniform: { min: 0s, max: 1s } }",
+                "both `constant` and `uniform`",
+            ),
         ] {
             let found = read(text).expect_err(text);
-            assert!(found.iter().any(|m| m.starts_with(message)), "{text}: {found:?}");
+            assert!(
+                found.iter().any(|m| m.starts_with(message)),
+                "{text}: {found:?}"
+            );
         }
     }
 }

@@ -76,11 +76,16 @@ pub(crate) struct Point {
 pub(crate) struct Reader {
     sources: Sources,
     diagnostics: Diagnostics,
+    built_in: Option<FileId>,
 }
 
 impl Reader {
     /// Prints what was found, and returns whether one of it was an error.
-    pub(crate) fn finish(&self) -> bool {
+    pub(crate) fn finish(&mut self) -> bool {
+        // Nobody can mend a built-in scenario, and its comments say what its warnings would.
+        if let Some(file) = self.built_in {
+            self.diagnostics.forget_warnings_of(file);
+        }
         self.diagnostics.print(&self.sources);
         self.diagnostics.has_errors()
     }
@@ -102,8 +107,9 @@ impl Reader {
             }
             [_, second, ..] => {
                 self.diagnostics.push(
-                    Diagnostic::error("many-documents", second.span, "a second document")
-                        .help("a file holds one scenario; objects of other documents go under `objects:`"),
+                    Diagnostic::error("many-documents", second.span, "a second document").help(
+                        "a file holds one scenario; objects of other documents go under `objects:`",
+                    ),
                 );
                 return None;
             }
@@ -124,14 +130,21 @@ impl Reader {
         if let Some(text) = library::get(name)
             && !Path::new(name).exists()
         {
-            let file = self.sources.add(&format!("{name}.yaml (built in)"), text.to_owned());
+            let file = self
+                .sources
+                .add(&format!("{name}.yaml (built in)"), text.to_owned());
+            self.built_in = Some(file);
             return Some((file, name.to_owned(), None));
         }
         let path = Path::new(name);
         match read_text(path) {
             Ok(text) => {
                 let file = self.sources.add(name, text);
-                let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                let stem = path
+                    .file_stem()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned();
                 let folder = path.parent().unwrap_or(Path::new("")).to_owned();
                 Some((file, stem, Some(folder)))
             }
@@ -142,7 +155,8 @@ impl Reader {
                     None => format!("give a file, or a built-in scenario: {}", names.join(", ")),
                 };
                 let message = format!("cannot read {name}: {problem}");
-                self.diagnostics.push(Diagnostic::placeless("missing-file", message).help(help));
+                self.diagnostics
+                    .push(Diagnostic::placeless("missing-file", message).help(help));
                 None
             }
         }
@@ -151,16 +165,27 @@ impl Reader {
     /// Replaces each file name under `objects:` by the objects in that file, and each `List` by
     /// its items.
     fn load_objects(&mut self, root: &mut Node, folder: Option<&Path>) {
-        let Value::Map(entries) = &mut root.value else { return };
-        let Some(entry) = entries.iter_mut().find(|entry| entry.key == "objects") else { return };
-        let Value::List(items) = &mut entry.value.value else { return };
+        let Value::Map(entries) = &mut root.value else {
+            return;
+        };
+        let Some(entry) = entries.iter_mut().find(|entry| entry.key == "objects") else {
+            return;
+        };
+        let Value::List(items) = &mut entry.value.value else {
+            return;
+        };
         let mut loaded = Vec::new();
         for item in std::mem::take(items) {
             let objects = match item.text().map(str::to_owned) {
                 // What cannot be read leaves a hole, so that nobody looks for its names in vain.
                 Some(name) => self
                     .object_file(&name, item.span, folder)
-                    .unwrap_or_else(|| vec![Node { value: Value::Null, span: item.span }]),
+                    .unwrap_or_else(|| {
+                        vec![Node {
+                            value: Value::Null,
+                            span: item.span,
+                        }]
+                    }),
                 None if item.value == Value::Null => {
                     self.diagnostics.push(
                         Diagnostic::error("wrong-type", item.span, "an empty object")
@@ -173,7 +198,13 @@ impl Reader {
             for object in objects {
                 let is = |key: &str, word: &str| object.get(key).and_then(Node::text) == Some(word);
                 if is("kind", "List") && is("apiVersion", "v1") {
-                    loaded.extend(object.get("items").map_or(&[][..], Node::items).iter().cloned());
+                    loaded.extend(
+                        object
+                            .get("items")
+                            .map_or(&[][..], Node::items)
+                            .iter()
+                            .cloned(),
+                    );
                 } else {
                     loaded.push(object);
                 }
@@ -199,7 +230,12 @@ impl Reader {
                     return None;
                 }
                 // Helm and kustomize leave empty documents between others.
-                Some(documents.into_iter().filter(|node| node.value != Value::Null).collect())
+                Some(
+                    documents
+                        .into_iter()
+                        .filter(|node| node.value != Value::Null)
+                        .collect(),
+                )
             }
             Err(problem) => {
                 let message = format!("cannot read {}: {problem}", path.display());
@@ -217,8 +253,12 @@ impl Reader {
         let file = self.sources.add("--set", setting.to_owned());
         let Some((path, value)) = setting.split_once('=') else {
             self.diagnostics.push(
-                Diagnostic::error("bad-path", Span::new(file, 0, setting.len()), "no `=` in this setting")
-                    .help("write `--set cluster.nodes=100`"),
+                Diagnostic::error(
+                    "bad-path",
+                    Span::new(file, 0, setting.len()),
+                    "no `=` in this setting",
+                )
+                .help("write `--set cluster.nodes=100`"),
             );
             return;
         };
@@ -237,7 +277,11 @@ impl Reader {
 
     fn resolve(&mut self, root: Node, stem: &str) -> Option<Scenario> {
         let filled = raw::check(&root, Kind::Table(&SCENARIO), &mut self.diagnostics)?;
-        let name = filled.get("name").and_then(Node::text).unwrap_or(stem).to_owned();
+        let name = filled
+            .get("name")
+            .and_then(Node::text)
+            .unwrap_or(stem)
+            .to_owned();
         let expectations = resolve::expectations(&filled, &mut self.diagnostics);
         let sweep = self.sweep(&filled);
         let config = resolve::config(&filled, &name, &mut self.diagnostics);
@@ -247,7 +291,10 @@ impl Reader {
         let mut resolved = filled.to_json();
         resolved["name"] = name.clone().into();
         Some(Scenario {
-            question: filled.get("question").and_then(Node::text).map(str::to_owned),
+            question: filled
+                .get("question")
+                .and_then(Node::text)
+                .map(str::to_owned),
             name,
             expectations,
             config: config?,
@@ -267,15 +314,23 @@ impl Reader {
             if values.is_empty() {
                 let message = format!("`{}` has no values", parameter.key);
                 self.diagnostics.push(
-                    Diagnostic::error("empty-grid", parameter.value.span, message)
-                        .help("list at least one value, as in `[100ms, 1s]`, or remove the parameter"),
+                    Diagnostic::error("empty-grid", parameter.value.span, message).help(
+                        "list at least one value, as in `[100ms, 1s]`, or remove the parameter",
+                    ),
                 );
             }
             for (i, value) in values.iter().enumerate() {
-                if values[..i].iter().any(|earlier| earlier.to_json() == value.to_json()) {
+                if values[..i]
+                    .iter()
+                    .any(|earlier| earlier.to_json() == value.to_json())
+                {
                     self.diagnostics.push(
-                        Diagnostic::error("duplicate-value", value.span, "this value is listed twice")
-                            .help("each value is a row of the grid: list it once"),
+                        Diagnostic::error(
+                            "duplicate-value",
+                            value.span,
+                            "this value is listed twice",
+                        )
+                        .help("each value is a row of the grid: list it once"),
                     );
                 }
             }
@@ -295,7 +350,8 @@ impl Reader {
         if points > MAX_POINTS {
             let message = format!("the grid has {points} points");
             let help = format!("at most {MAX_POINTS} are run");
-            self.diagnostics.push(Diagnostic::error("too-many-points", grid.key_span, message).help(help));
+            self.diagnostics
+                .push(Diagnostic::error("too-many-points", grid.key_span, message).help(help));
             return None;
         }
         Some(Sweep {
@@ -311,12 +367,17 @@ impl Reader {
         let Some(sweep) = &scenario.sweep else {
             let span = Span::new(scenario.root.span.file, 0, 0);
             self.diagnostics.push(
-                Diagnostic::error("missing-field", span, "this scenario has no `sweep:`")
-                    .help("add `sweep: { grid: { cluster.nodes: [10, 100] } }`, or use `rulelag run`"),
+                Diagnostic::error("missing-field", span, "this scenario has no `sweep:`").help(
+                    "add `sweep: { grid: { cluster.nodes: [10, 100] } }`, or use `rulelag run`",
+                ),
             );
             return None;
         };
-        let total = sweep.parameters.iter().map(|parameter| parameter.values.len()).product();
+        let total = sweep
+            .parameters
+            .iter()
+            .map(|parameter| parameter.values.len())
+            .product();
         let mut points = Vec::with_capacity(total);
         for index in 0..total {
             let mut root = scenario.root.clone();
@@ -325,7 +386,9 @@ impl Reader {
             for parameter in sweep.parameters.iter().rev() {
                 let value = &parameter.values[rest % parameter.values.len()];
                 rest /= parameter.values.len();
-                if let Err(diagnostic) = path::assign(&mut root, &parameter.path, parameter.span, value.clone()) {
+                if let Err(diagnostic) =
+                    path::assign(&mut root, &parameter.path, parameter.span, value.clone())
+                {
                     self.diagnostics.push(diagnostic);
                 }
                 parameters.push(as_parameter(&parameter.path, value));
@@ -398,5 +461,8 @@ fn not_a_scenario(root: &Node) -> Option<Diagnostic> {
 fn read_text(path: &Path) -> Result<String, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    Ok(text
+        .strip_prefix('\u{feff}')
+        .map(str::to_owned)
+        .unwrap_or(text))
 }

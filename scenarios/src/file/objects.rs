@@ -62,7 +62,10 @@ impl Objects {
     }
 
     fn refuse_duplicates(&mut self, diagnostics: &mut Diagnostics) {
-        let services = self.services.iter().map(|(spec, node)| ("Service", &spec.name, node));
+        let services = self
+            .services
+            .iter()
+            .map(|(spec, node)| ("Service", &spec.name, node));
         let deployments = self.deployments.iter();
         let deployments = deployments.map(|(spec, node)| ("Deployment", &spec.name, node));
         let mut seen: BTreeMap<(&str, &ObjectName), Span> = BTreeMap::new();
@@ -70,9 +73,13 @@ impl Objects {
             let span = name_span(node);
             if let Some(first) = seen.insert((kind, name), span) {
                 diagnostics.push(
-                    Diagnostic::error("duplicate-object", span, format!("{kind} {name} is given twice"))
-                        .context(first, "first given here")
-                        .help("applying an object again replaces it; keep the one that you mean"),
+                    Diagnostic::error(
+                        "duplicate-object",
+                        span,
+                        format!("{kind} {name} is given twice"),
+                    )
+                    .context(first, "first given here")
+                    .help("applying an object again replaces it; keep the one that you mean"),
                 );
             }
         }
@@ -86,10 +93,9 @@ impl Objects {
                 let span = find(node, &path(&["spec", "clusterIP"])).1;
                 if !service_cidr.contains(address) {
                     let message = format!("{address} is not in the Service range {service_cidr}");
-                    diagnostics.push(
-                        Diagnostic::error("invalid-object", span, message)
-                            .help("leave `clusterIP` out, or set `cluster.serviceCIDR` to your cluster's"),
-                    );
+                    diagnostics.push(Diagnostic::error("invalid-object", span, message).help(
+                        "leave `clusterIP` out, or set `cluster.serviceCIDR` to your cluster's",
+                    ));
                 } else if let Some(first) = addresses.insert(address, span) {
                     let message = format!("{address} is already allocated");
                     diagnostics.push(
@@ -107,8 +113,12 @@ impl Objects {
         let selector = find(node, &path(&["spec", "selector"])).1;
         if service.selector.is_empty() {
             diagnostics.push(
-                Diagnostic::warning("no-endpoints", name_span(node), "a Service without selector")
-                    .help("nobody writes its endpoints here, so that every node rejects its traffic"),
+                Diagnostic::warning(
+                    "no-endpoints",
+                    name_span(node),
+                    "a Service without selector",
+                )
+                .help("nobody writes its endpoints here, so that every node rejects its traffic"),
             );
             return;
         }
@@ -135,17 +145,27 @@ impl Objects {
             let TargetPort::Name(name) = &port.target else {
                 continue;
             };
-            for deployment in chosen.iter().filter(|d| !d.template.ports.contains_key(name)) {
+            for deployment in chosen
+                .iter()
+                .filter(|d| !d.template.ports.contains_key(name))
+            {
                 let mut at = path(&["spec", "ports"]);
                 at.0.push(Segment::Index(index));
                 at.0.push(Segment::Key("targetPort".to_owned()));
                 let message = format!("{} has no TCP port named {name:?}", deployment.name);
-                let ports: Vec<&str> = deployment.template.ports.keys().map(String::as_str).collect();
+                let ports: Vec<&str> = deployment
+                    .template
+                    .ports
+                    .keys()
+                    .map(String::as_str)
+                    .collect();
                 let help = match closest(name, ports.iter().copied()) {
                     Some(port) => format!("did you mean {port:?}?"),
                     None => "name a container port so; without it these Pods are no endpoints of this port".to_owned(),
                 };
-                diagnostics.push(Diagnostic::warning("no-endpoints", find(node, &at).1, message).help(help));
+                diagnostics.push(
+                    Diagnostic::warning("no-endpoints", find(node, &at).1, message).help(help),
+                );
             }
         }
     }
@@ -197,7 +217,11 @@ pub(super) fn replicas_span(node: &Node) -> Span {
 }
 
 fn path(keys: &[&str]) -> Path {
-    Path(keys.iter().map(|&key| Segment::Key(key.to_owned())).collect())
+    Path(
+        keys.iter()
+            .map(|&key| Segment::Key(key.to_owned()))
+            .collect(),
+    )
 }
 
 /// Returns the node at `path`, or the closest one above it, and where to point: at the key of
@@ -221,7 +245,9 @@ fn find<'n>(node: &'n Node, path: &Path) -> (&'n Node, Span) {
 
 /// Returns the first key of an object: it has no key of its own.
 fn first_line_of(node: &Node) -> Span {
-    node.entries().first().map_or(node.span, |entry| entry.key_span)
+    node.entries()
+        .first()
+        .map_or(node.span, |entry| entry.key_span)
 }
 
 fn place(node: &Node, problem: Problem, severity: Severity) -> Diagnostic {

@@ -16,8 +16,12 @@ pub(crate) fn assign(
     for (depth, segment) in path.split('.').enumerate() {
         let so_far = || path.split('.').take(depth).collect::<Vec<_>>().join(".");
         if segment.is_empty() {
-            return Err(Diagnostic::error("bad-path", key_span, format!("`{path}` has an empty part"))
-                .help("a path is names joined by points, as in `cluster.nodes`"));
+            return Err(Diagnostic::error(
+                "bad-path",
+                key_span,
+                format!("`{path}` has an empty part"),
+            )
+            .help("a path is names joined by points, as in `cluster.nodes`"));
         }
         if matches!(at.value, Value::Null) {
             at.value = Value::Map(Vec::new());
@@ -79,7 +83,9 @@ fn find_item(items: &[Node], segment: &str) -> Option<usize> {
     }
     items.iter().position(|item| {
         let is = |node: Option<&Node>, text: &str| node.and_then(Node::text) == Some(text);
-        let object_name = item.get("metadata").and_then(|metadata| metadata.get("name"));
+        let object_name = item
+            .get("metadata")
+            .and_then(|metadata| metadata.get("name"));
         let is_object = segment
             .split_once('/')
             .is_some_and(|(kind, name)| is(item.get("kind"), kind) && is(object_name, name));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sim_core::config::{
     Action, Application, Arrivals, ClientSpec, ClusterConfig, Config, EventSpec, IntOrPercent,
-    Ipv4Cidr, KubeletConfig, Limits, ObjectName, OnSigterm, PodNetwork, Propagation,
-    ProxyConfig, ProxyMode, Strategy,
+    Ipv4Cidr, KubeletConfig, Limits, ObjectName, OnSigterm, PodNetwork, Propagation, ProxyConfig,
+    ProxyMode, Strategy,
 };
 
 use super::diagnostic::{Diagnostic, Diagnostics, FileId, Span};
@@ -30,7 +30,14 @@ pub(super) fn config(root: &Node, name: &str, diagnostics: &mut Diagnostics) -> 
     let applications = applications(root.get("applications")?, &objects, diagnostics);
     let clients = clients(root.get("clients")?, &objects, diagnostics);
     let events = events(root, &objects, diagnostics);
-    check_capacity(cluster_node, &cluster, &objects, &clients, &events, diagnostics);
+    check_capacity(
+        cluster_node,
+        &cluster,
+        &objects,
+        &clients,
+        &events,
+        diagnostics,
+    );
     check_end(root, &events, diagnostics);
     let mut deployments = Vec::new();
     for (mut deployment, _) in objects.deployments {
@@ -107,7 +114,8 @@ fn node_labels(
     let mut all = BTreeMap::new();
     for entry in node.entries() {
         let labels = entry.value.entries().iter();
-        let labels = labels.filter_map(|label| Some((label.key.clone(), label.value.text()?.to_owned())));
+        let labels =
+            labels.filter_map(|label| Some((label.key.clone(), label.value.text()?.to_owned())));
         if let Some(index) = node_index(&entry.key, entry.key_span, nodes, diagnostics) {
             all.insert(index, labels.collect());
         }
@@ -117,7 +125,9 @@ fn node_labels(
 
 /// Reads `node-7` as 7, if there is such a node.
 fn node_index(name: &str, span: Span, nodes: u32, diagnostics: &mut Diagnostics) -> Option<u32> {
-    let index = name.strip_prefix("node-").and_then(|number| number.parse::<u32>().ok());
+    let index = name
+        .strip_prefix("node-")
+        .and_then(|number| number.parse::<u32>().ok());
     match index {
         Some(index) if index < nodes && name == format!("node-{index}") => Some(index),
         _ => {
@@ -134,7 +144,9 @@ fn node_index(name: &str, span: Span, nodes: u32, diagnostics: &mut Diagnostics)
 fn check_ranges(node: &Node, config: &ClusterConfig, diagnostics: &mut Diagnostics) {
     let span = |name: &str| node.get(name).map_or(node.span, |value| value.span);
     let nodes = u64::from(config.nodes);
-    let pod_bits = config.node_prefix_len.checked_sub(config.pod_cidr.prefix_len());
+    let pod_bits = config
+        .node_prefix_len
+        .checked_sub(config.pod_cidr.prefix_len());
     match pod_bits {
         None => diagnostics.push(
             Diagnostic::error(
@@ -169,7 +181,10 @@ fn check_ranges(node: &Node, config: &ClusterConfig, diagnostics: &mut Diagnosti
             Diagnostic::error(
                 "bad-range",
                 span("nodes"),
-                format!("nodeCIDR {} has no room for {nodes} nodes", config.node_cidr),
+                format!(
+                    "nodeCIDR {} has no room for {nodes} nodes",
+                    config.node_cidr
+                ),
             )
             .help("use a wider `nodeCIDR`, such as 172.16.0.0/12"),
         );
@@ -292,7 +307,9 @@ fn clients(list: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec
         let name = node.get("name").and_then(Node::text).unwrap_or_default();
         let name_at = node.get("name").map_or(node.span, |name| name.span);
         let well_formed = !name.is_empty()
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
         if !well_formed {
             let message = format!("{name:?} is not a name for a group of clients");
             let help = "use letters, digits, `-`, `_` and `.`";
@@ -347,16 +364,25 @@ fn client_port(
 ) -> Option<u16> {
     let Some(service) = objects.service(name) else {
         if !objects.broken {
-            let known = objects.services.iter().map(|(spec, _)| spec.name.to_string());
+            let known = objects
+                .services
+                .iter()
+                .map(|(spec, _)| spec.name.to_string());
             let ignored = objects.ignored.iter();
             let mut ignored = ignored.filter(|(kind, other)| kind == "Service" && other == name);
             let help = match ignored.next() {
-                Some(_) => "this Service has no ClusterIP that is modelled; see the warning".to_owned(),
+                Some(_) => {
+                    "this Service has no ClusterIP that is modelled; see the warning".to_owned()
+                }
                 None => help_known("Service", name, known.collect()),
             };
             diagnostics.push(
-                Diagnostic::error("unknown-service", service_node.span, format!("no Service {name}"))
-                    .help(help),
+                Diagnostic::error(
+                    "unknown-service",
+                    service_node.span,
+                    format!("no Service {name}"),
+                )
+                .help(help),
             );
         }
         return None;
@@ -375,7 +401,9 @@ fn client_port(
             _ => {
                 let message = format!("which port of {name}?");
                 let help = format!("add `port:`; there are {}", list());
-                diagnostics.push(Diagnostic::error("missing-field", service_node.span, message).help(help));
+                diagnostics.push(
+                    Diagnostic::error("missing-field", service_node.span, message).help(help),
+                );
                 None
             }
         };
@@ -411,7 +439,9 @@ fn events(root: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec<
             if let Some(misplaced) = node.entry(field).filter(|_| entry.key != kind) {
                 let message = format!("`{field}` belongs to `{kind}`, not to `{}`", entry.key);
                 let help = format!("remove it, or use `{kind}:`");
-                diagnostics.push(Diagnostic::error("conflicting-fields", misplaced.key_span, message).help(help));
+                diagnostics.push(
+                    Diagnostic::error("conflicting-fields", misplaced.key_span, message).help(help),
+                );
             }
         }
         let Some(deployment) = deployment(&entry.value, objects, diagnostics) else {
@@ -427,13 +457,22 @@ fn events(root: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec<
                 let Some(replicas) = node.get("replicas").and_then(whole) else {
                     let message = "this event does not say how many replicas";
                     let help = "add `replicas:`, the new size";
-                    diagnostics.push(Diagnostic::error("missing-field", entry.key_span, message).help(help));
+                    diagnostics.push(
+                        Diagnostic::error("missing-field", entry.key_span, message).help(help),
+                    );
                     continue;
                 };
-                Action::Scale { deployment, replicas }
+                Action::Scale {
+                    deployment,
+                    replicas,
+                }
             }
         };
-        events.extend(node.get("at").and_then(as_duration).map(|at| EventSpec { at, action }));
+        events.extend(
+            node.get("at")
+                .and_then(as_duration)
+                .map(|at| EventSpec { at, action }),
+        );
     }
     events.sort_by_key(|event| event.at); // stable: as written at one time
     events
@@ -446,10 +485,17 @@ fn deployment(node: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> 
         return Some(name);
     }
     if !objects.broken {
-        let known = objects.deployments.iter().map(|(spec, _)| spec.name.to_string());
+        let known = objects
+            .deployments
+            .iter()
+            .map(|(spec, _)| spec.name.to_string());
         diagnostics.push(
-            Diagnostic::error("unknown-deployment", node.span, format!("no Deployment {name}"))
-                .help(help_known("Deployment", &name, known.collect())),
+            Diagnostic::error(
+                "unknown-deployment",
+                node.span,
+                format!("no Deployment {name}"),
+            )
+            .help(help_known("Deployment", &name, known.collect())),
         );
     }
     None
@@ -473,8 +519,12 @@ fn object_name(node: &Node, diagnostics: &mut Diagnostics) -> Option<ObjectName>
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
         diagnostics.push(
-            Diagnostic::error("bad-name", node.span, format!("{text:?} is not an object's name"))
-                .help("write `namespace/name`, as in `default/nginx`"),
+            Diagnostic::error(
+                "bad-name",
+                node.span,
+                format!("{text:?} is not an object's name"),
+            )
+            .help("write `namespace/name`, as in `default/nginx`"),
         );
         return None;
     }
@@ -502,7 +552,10 @@ fn check_capacity(
     let mut largest: Option<(u64, Span)> = None;
     for (deployment, at) in &objects.deployments {
         let scaled = events.iter().filter_map(|event| match &event.action {
-            Action::Scale { deployment: name, replicas } if *name == deployment.name => Some(*replicas),
+            Action::Scale {
+                deployment: name,
+                replicas,
+            } if *name == deployment.name => Some(*replicas),
             _ => None,
         });
         let most = scaled.chain([deployment.replicas]).max().unwrap_or(0);
@@ -544,10 +597,14 @@ fn pod_addresses(prefix_len: u8) -> u64 {
 fn surge(strategy: &Strategy, replicas: u32) -> u64 {
     match strategy {
         Strategy::Recreate => 0,
-        Strategy::RollingUpdate { max_surge: IntOrPercent::Int(pods), .. } => (*pods).into(),
-        Strategy::RollingUpdate { max_surge: IntOrPercent::Percent(percent), .. } => {
-            (u64::from(replicas) * u64::from(*percent)).div_ceil(100)
-        }
+        Strategy::RollingUpdate {
+            max_surge: IntOrPercent::Int(pods),
+            ..
+        } => (*pods).into(),
+        Strategy::RollingUpdate {
+            max_surge: IntOrPercent::Percent(percent),
+            ..
+        } => (u64::from(replicas) * u64::from(*percent)).div_ceil(100),
     }
 }
 
@@ -555,7 +612,9 @@ fn surge(strategy: &Strategy, replicas: u32) -> u64 {
 fn check_end(root: &Node, events: &[EventSpec], diagnostics: &mut Diagnostics) {
     let Some(duration) = root.get("duration") else {
         if events.is_empty() && !root.get("clients").is_none_or(|c| c.items().is_empty()) {
-            let span = root.entry("clients").map_or(root.span, |entry| entry.key_span);
+            let span = root
+                .entry("clients")
+                .map_or(root.span, |entry| entry.key_span);
             diagnostics.push(
                 Diagnostic::error("nothing-happens", span, "nothing happens in this scenario")
                     .help("add `events:`, or a `duration:`"),

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::diagnostic::{Diagnostics, FileId};
 use super::raw::{Absent, EXPECTATION, Field, Kind, SCENARIO, Table};
 use super::tree::parse;
-use super::diagnostic::{Diagnostics, FileId};
 
 /// Returns the JSON Schema of a scenario file.
 pub(crate) fn schema() -> Value {
@@ -12,7 +12,10 @@ pub(crate) fn schema() -> Value {
     let mut schema = table(&SCENARIO, &mut definitions);
     let root = schema.as_object_mut().into_iter();
     for root in root {
-        root.insert("$schema".into(), "https://json-schema.org/draft/2020-12/schema".into());
+        root.insert(
+            "$schema".into(),
+            "https://json-schema.org/draft/2020-12/schema".into(),
+        );
         root.insert("title".into(), "rulelag scenario".into());
         root.insert("$defs".into(), std::mem::take(&mut definitions).into());
     }
@@ -50,7 +53,11 @@ fn table(table: &'static Table, definitions: &mut Map<String, Value>) -> Value {
         schema["required"] = json!(required);
     }
     if !table.one_of.is_empty() {
-        schema["oneOf"] = table.one_of.iter().map(|field| json!({ "required": [field.name] })).collect();
+        schema["oneOf"] = table
+            .one_of
+            .iter()
+            .map(|field| json!({ "required": [field.name] }))
+            .collect();
     }
     schema
 }
@@ -78,7 +85,9 @@ fn kind(of: Kind, definitions: &mut Map<String, Value>) -> Value {
             "maximum": 0,
             "minimum": 0,
         }),
-        Kind::Rate => json!({ "type": "string", "pattern": r"^\s*[0-9][0-9_.eE+]*\s*/\s*[smh]\s*$" }),
+        Kind::Rate => {
+            json!({ "type": "string", "pattern": r"^\s*[0-9][0-9_.eE+]*\s*/\s*[smh]\s*$" })
+        }
         Kind::Cidr => json!({ "type": "string", "pattern": r"^\d+\.\d+\.\d+\.\d+/\d+$" }),
         Kind::Port => json!({ "type": ["integer", "string"], "minimum": 1, "maximum": 65535 }),
         Kind::Word(words) => json!({ "enum": words }),

@@ -247,9 +247,7 @@ impl Builder<'_> {
                 };
                 self.finish(Node { value, span }, anchor, diagnostics)
             }
-            Event::SequenceStart(anchor, _) => {
-                self.begin(span, anchor, Content::List(Vec::new()))
-            }
+            Event::SequenceStart(anchor, _) => self.begin(span, anchor, Content::List(Vec::new())),
             Event::MappingStart(anchor, _) => {
                 let entries = Vec::new();
                 self.begin(span, anchor, Content::Map { entries, key: None })
@@ -553,7 +551,10 @@ mod tests {
     fn aliases_and_documents() {
         let documents = read("a: &x {b: 1}\nc: *x\n---\nd: 2\n");
         assert_eq!(documents.len(), 2);
-        assert_eq!(documents[0].get("c").unwrap().get("b").unwrap().int(), Some(1));
+        assert_eq!(
+            documents[0].get("c").unwrap().get("b").unwrap().int(),
+            Some(1)
+        );
     }
 
     #[test]
@@ -561,15 +562,36 @@ mod tests {
         let laughs = format!(
             "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n{}",
             (1..20)
-                .map(|i| format!("a{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 10].join(",")))
+                .map(|i| format!(
+                    "a{i}: &a{i} [{}]\n",
+                    vec![format!("*a{}", i - 1); 10].join(",")
+                ))
                 .collect::<String>()
         );
         let deep = "[".repeat(10_000);
-        let deep_block = (0..200).map(|i| format!("{}a:\n", " ".repeat(i))).collect::<String>();
+        let deep_block = (0..200)
+            .map(|i| format!("{}a:\n", " ".repeat(i)))
+            .collect::<String>();
         for text in [
-            "", "\t", "a:\n\tb: 1", "? [a]\n: b", "*x", "{", "a: 'b", "- a\nb", "\u{feff}a: 1", "\0",
-            "a: b: c", "%YAML 9", "--- |\n", "a: &x *x", "a: &x [*x]", "é: \u{85}b\u{2028}: [",
-            &laughs, &deep, &deep_block,
+            "",
+            "\t",
+            "a:\n\tb: 1",
+            "? [a]\n: b",
+            "*x",
+            "{",
+            "a: 'b",
+            "- a\nb",
+            "\u{feff}a: 1",
+            "\0",
+            "a: b: c",
+            "%YAML 9",
+            "--- |\n",
+            "a: &x *x",
+            "a: &x [*x]",
+            "é: \u{85}b\u{2028}: [",
+            &laughs,
+            &deep,
+            &deep_block,
         ] {
             parse(text, FileId::FIRST, &mut Diagnostics::default());
         }

@@ -305,7 +305,12 @@ fn read_name(
 }
 
 fn read_service(service: core::Service, findings: &mut Findings) -> Option<Object> {
-    let name = read_name(&service.metadata, is_dns_1035_label, DNS_1035_LABEL, findings);
+    let name = read_name(
+        &service.metadata,
+        is_dns_1035_label,
+        DNS_1035_LABEL,
+        findings,
+    );
     let Some(spec) = service.spec else {
         findings.missing(Path::default(), "spec");
         return None;
@@ -410,7 +415,11 @@ fn warn_unmodelled_service(spec: &core::ServiceSpec, at: &Path, findings: &mut F
             "traffic is spread over all endpoints here",
         );
     }
-    if spec.external_ips.as_ref().is_some_and(|ips| !ips.is_empty()) {
+    if spec
+        .external_ips
+        .as_ref()
+        .is_some_and(|ips| !ips.is_empty())
+    {
         findings.not_modelled(
             at.key("externalIPs"),
             "externalIPs are not modelled yet",
@@ -507,7 +516,12 @@ fn read_deployment(
     deployment: apps::Deployment,
     findings: &mut Findings,
 ) -> Option<DeploymentSpec> {
-    let name = read_name(&deployment.metadata, is_dns_subdomain, DNS_SUBDOMAIN, findings);
+    let name = read_name(
+        &deployment.metadata,
+        is_dns_subdomain,
+        DNS_SUBDOMAIN,
+        findings,
+    );
     let spec = deployment.spec;
     if spec == apps::DeploymentSpec::default() {
         findings.missing(Path::default(), "spec");
@@ -678,11 +692,7 @@ fn read_strategy(
     }
 }
 
-fn int_or_percent(
-    value: &IntOrString,
-    at: Path,
-    findings: &mut Findings,
-) -> Option<IntOrPercent> {
+fn int_or_percent(value: &IntOrString, at: Path, findings: &mut Findings) -> Option<IntOrPercent> {
     let parsed = match value {
         IntOrString::Int(number) => u32::try_from(*number).ok().map(IntOrPercent::Int),
         IntOrString::String(text) => text
@@ -954,9 +964,10 @@ fn read_pre_stop(
 fn exec_sleep(command: &[String]) -> Option<(Duration, String)> {
     let program = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     match command {
-        [sleep, amounts @ ..] if program(sleep) == "sleep" => {
-            Some((sleep_amount(amounts.iter().map(String::as_str))?, String::new()))
-        }
+        [sleep, amounts @ ..] if program(sleep) == "sleep" => Some((
+            sleep_amount(amounts.iter().map(String::as_str))?,
+            String::new(),
+        )),
         [shell, flag, script]
             if ["sh", "bash", "ash", "dash"].contains(&program(shell).as_str())
                 && flag.starts_with('-')
@@ -1017,11 +1028,7 @@ fn port_number(value: i32, at: Path, findings: &mut Findings) -> Option<u16> {
     number
 }
 
-fn check_labels(
-    labels: Option<&BTreeMap<String, String>>,
-    at: &Path,
-    findings: &mut Findings,
-) {
+fn check_labels(labels: Option<&BTreeMap<String, String>>, at: &Path, findings: &mut Findings) {
     for (key, value) in labels.into_iter().flatten() {
         let name = key.split_once('/').map_or(key.as_str(), |(_, name)| name);
         if !is_label_text(name) || name.is_empty() {

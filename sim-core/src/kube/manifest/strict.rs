@@ -228,7 +228,12 @@ impl<'de> SeqAccess<'de> for Items<'de, '_> {
         };
         let path = self.path.join(Segment::Index(index));
         let problems = &mut *self.problems;
-        seed.deserialize(Strict { value, path, problems }).map(Some)
+        seed.deserialize(Strict {
+            value,
+            path,
+            problems,
+        })
+        .map(Some)
     }
 }
 
@@ -271,7 +276,11 @@ impl<'de> MapAccess<'de> for Entries<'de, '_> {
         let (key, value) = self.value.take().expect("a value follows its key");
         let path = self.path.join(Segment::Key(key.to_owned()));
         let problems = &mut *self.problems;
-        seed.deserialize(Strict { value, path, problems })
+        seed.deserialize(Strict {
+            value,
+            path,
+            problems,
+        })
     }
 }
 

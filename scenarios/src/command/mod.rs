@@ -1,0 +1,79 @@
+//! The commands.
+
+mod library;
+mod result;
+mod run;
+mod sweep;
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+
+use clap::CommandFactory as _;
+
+use crate::cli::{Cli, Command};
+use crate::file;
+use crate::output::OutputError;
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    /// Done, and every judged expectation held.
+    Held = 0,
+    /// Some did not, or could not be decided.
+    NotHeld = 1,
+    /// Bad input.
+    BadInput = 2,
+    /// A limit was hit, or the run was interrupted.
+    Limit = 3,
+    /// Results could not be written.
+    NotWritten = 4,
+}
+
+/// Does what the command line says.
+pub(crate) fn execute(cli: Cli) -> Status {
+    match cli.command {
+        Command::Run(args) => run::execute(&args),
+        Command::Sweep(args) => sweep::execute(&args),
+        Command::Scenarios(args) => library::execute(&args),
+        Command::Schema => {
+            print(format_args!("{:#}\n", file::schema::schema()));
+            Status::Held
+        }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "rulelag", &mut script);
+            print(String::from_utf8_lossy(&script));
+            Status::Held
+        }
+    }
+}
+
+/// Prints a result. Nobody reading it any more, as under `| head`, is no error.
+fn print(text: impl Display) {
+    let mut out = io::stdout().lock();
+    let _ = write!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// Reports that results could not be written.
+fn not_written(error: &OutputError) -> Status {
+    eprintln!("error: {error}");
+    if !matches!(error, OutputError::Foreign { .. }) {
+        eprintln!("no result was written; what was there before is unchanged");
+    }
+    Status::NotWritten
+}
+
+/// Reports that a run failed.
+fn run_failed(what: &str, error: &sim_core::RunError) -> Status {
+    eprintln!("error: {what}: {error}");
+    match error {
+        sim_core::RunError::Limit(_) => {
+            eprintln!(
+                "help: no result was written; raise `limits:` in the scenario if this much is meant"
+            );
+            Status::Limit
+        }
+        _ => Status::BadInput,
+    }
+}
