@@ -108,6 +108,19 @@ pub fn run(summary: &RunSummary<'_>) -> String {
         count(run.outside.attempts),
         count(run.outside.lost.total()),
     ));
+    let misdelivered = run.inside.misdelivered + run.outside.misdelivered;
+    if misdelivered > 0 {
+        let attempts = plural(misdelivered, "attempt");
+        out.push_str(&format!(
+            "{attempts} answered by another workload, not counted as lost\n"
+        ));
+    }
+    if run.unfinished > 0 {
+        let attempts = plural(run.unfinished, "attempt");
+        out.push_str(&format!(
+            "{attempts} still open at the end, not counted as lost\n"
+        ));
+    }
     let ended = match run.ended {
         Ended::Complete => "complete",
         Ended::Duration => "cut at the scenario's duration",
@@ -199,13 +212,23 @@ pub fn run_answer(records: &RunRecords) -> String {
         n => format!("Each of {} deletion windows", count(n as u64)),
     };
     if lost.total() == 0 {
+        let windows = match windows {
+            1 => "the deletion window".to_owned(),
+            n => plural(n as u64, "deletion window"),
+        };
+        let outside = match records.run.outside.lost.total() {
+            0 => String::new(),
+            n => format!(
+                "; {} lost outside",
+                if n == 1 {
+                    "1 was".to_owned()
+                } else {
+                    format!("{} were", count(n))
+                }
+            ),
+        };
         return format!(
-            "No request was lost in {}, of {} sent meanwhile.",
-            if windows == 1 {
-                "the deletion window".to_owned()
-            } else {
-                format!("{windows} deletion windows")
-            },
+            "No request was lost in {windows}, of {} sent meanwhile{outside}.",
             plural(inside.attempts, "attempt"),
         );
     }

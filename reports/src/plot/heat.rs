@@ -117,8 +117,8 @@ fn cell_text(
         .half_width()
         .map(|half| mean_and_half(interval.mean, half));
     let (mean, half) = match with_half {
-        Some((mean, half)) => (mean, Some(format!("± {half}"))),
-        None => (number(interval.mean), None),
+        Some((mean, half)) if mean != "0" => (mean, Some(format!("± {half}"))),
+        _ => (number(interval.mean), None),
     };
     let fits = |text: &str, em: f64| font::width(text, em) < wide * 0.86;
     let half = half.filter(|half| high > 42.0 && fits(half, TEXT));

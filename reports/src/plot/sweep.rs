@@ -297,11 +297,11 @@ pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
 /// Returns `78.3 ± 2.1`, or the mean alone without an interval.
 pub(crate) fn with_half_width(interval: &Interval) -> String {
     match interval.half_width() {
-        Some(half) => {
+        Some(half) if interval.mean > 0.0 || half > 0.0 => {
             let (mean, half) = mean_and_half(interval.mean, half);
             format!("{mean} ± {half}")
         }
-        None => number(interval.mean),
+        _ => number(interval.mean),
     }
 }
 

@@ -168,20 +168,20 @@ fn of_a_sweep_over_words() {
     check(
         &text,
         expect![[r#"
-        How many requests does a rolling update lose when nodes learn late?
-        A deletion window loses 0 ± 0 attempts at proxy.mode iptables and 3.3 ± 1.7 at proxy.mode
-        a-value-with-a-name-that-is-longer-than-the-terminal-can-show-beside-the-numbers, 0.10 % of those
-        sent while windows were open (77 % refused, 23 % blackholed).
+            How many requests does a rolling update lose when nodes learn late?
+            A deletion window loses 0 attempts at proxy.mode iptables and 3.3 ± 1.7 at proxy.mode
+            a-value-with-a-name-that-is-longer-than-the-terminal-can-show-beside-the-numbers, 0.10 % of those
+            sent while windows were open (77 % refused, 23 % blackholed).
 
-        point  proxy.mode                      lost per window  p99  max  of attempts  last node  expected
-        ───────────────────────────────────────────────────────────────────────────────────────────────────
-            0  iptables                                  0 ± 0    -    0          0 %    0.125 s         0
-            1  ipvs                                1.67 ± 0.83    -    3      0.050 %    0.250 s      1.50
-            2  a-value-with-a…ide-the-numbers        3.3 ± 1.7    -    6       0.10 %    0.375 s      3.00
+            point  proxy.mode                      lost per window  p99  max  of attempts  last node  expected
+            ───────────────────────────────────────────────────────────────────────────────────────────────────
+                0  iptables                                      0    -    0          0 %    0.125 s         0
+                1  ipvs                                1.67 ± 0.83    -    3      0.050 %    0.250 s      1.50
+                2  a-value-with-a…ide-the-numbers        3.3 ± 1.7    -    6       0.10 %    0.375 s      3.00
 
-        3 points, 9 runs, 27 windows
-        seed 7, rulelag 0.1.0
-    "#]],
+            3 points, 9 runs, 27 windows
+            seed 7, rulelag 0.1.0
+        "#]],
     );
 }
 
