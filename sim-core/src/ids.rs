@@ -11,6 +11,11 @@ macro_rules! ids {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(u32);
 
+        impl $name {
+            /// The first of its kind.
+            pub const FIRST: $name = $name(0);
+        }
+
         impl Id for $name {
             fn from_index(index: usize) -> $name {
                 $name(u32::try_from(index).expect("more than 2^32 entities of one kind"))

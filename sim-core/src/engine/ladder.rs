@@ -1,9 +1,9 @@
 //! The queue of events that are only ever fired: buckets of rising width, sorted when entered.
 //!
-//! Seven rungs of 1,024 buckets cover all of time. A bucket of rung 0 is a nanosecond wide, one of
-//! rung r is 1,024 times as wide as one of rung r − 1. An entry lies on the rung of the highest
-//! base-1,024 digit in which its time differs from `base`, in the bucket of that digit; entries of
-//! the bucket that `base` itself is in are sorted and form the bottom:
+//! Eight rungs of 1,024 buckets cover all of time. A bucket of a rung is as wide as the whole rung
+//! below. An entry lies on the rung of the highest base-1,024 digit in which its time differs from
+//! `base`, in the bucket of that digit; entries of the bucket that `base` itself is in are sorted
+//! and form the bottom:
 //!
 //! ```text
 //!           bottom      rung 1                     rung 2
@@ -12,23 +12,34 @@
 //! ```
 //!
 //! When the bottom is empty, the next bucket becomes it: sorted if it is small, else spread over
-//! the rung below first. So a bucket is as wide as its neighbourhood is sparse, without a width to
-//! tune: delays of 100 µs and of a second go side by side, a burst at one instant ends in one
-//! bucket of one nanosecond, where it is sorted already. An entry moves down at most once per
+//! the rung below first. So buckets are narrow where events are dense and wide where they are
+//! sparse: delays of 100 µs and of a second go side by side, and a burst at one instant ends in
+//! one bucket of one nanosecond, where it is sorted already. An entry moves down at most once per
 //! rung, always sequentially, so the cost per event does not grow with the number of events.
+//!
+//! One thing is tuned: at which bit the digits are cut. Cut well, a bucket that becomes the bottom
+//! holds a handful of entries, neither one nor hundreds. The ladder counts, and cuts anew if need
+//! be, at most once in a few times as many events as it holds.
+
+use std::ops::Range;
 
 /// Bits of a digit.
 const DIGIT_BITS: u32 = 10;
 /// Buckets of a rung.
 const BUCKETS: usize = 1 << DIGIT_BITS;
-/// Rungs that cover 64 bits.
-const RUNGS: usize = u64::BITS.div_ceil(DIGIT_BITS) as usize;
+/// Rungs that cover 64 bits, wherever the digits are cut.
+const RUNGS: usize = ((u64::BITS + DIGIT_BITS - 2) / DIGIT_BITS) as usize + 1;
 /// Entries of a chunk, the unit in which buckets grow.
 const CHUNK: usize = 16;
 /// The largest bucket that is sorted whole; a larger one is spread over the rung below.
 const SORT_MAX: usize = 32;
 /// The largest bottom that insertions may make; a larger one gives its later part back.
 const BOTTOM_MAX: usize = 64;
+/// How many entries a bottom should have, as a power of two, and how many are near enough.
+const IDEAL_BITS: i32 = 3;
+const GOOD: Range<u64> = 3..20;
+/// After how many bottoms the cut of the digits is looked at.
+const TUNING_PERIOD: u64 = 256;
 /// No chunk.
 const NONE: u32 = u32::MAX;
 
@@ -65,8 +76,15 @@ pub(super) struct Ladder<E> {
     rungs: Vec<Rung>,
     /// Bit r: rung r has an entry.
     occupied: u32,
+    /// How many bits the lowest digit lacks: rung r begins at bit `DIGIT_BITS`·r − `cut`.
+    cut: u32,
     pool: Pool<E>,
     len: usize,
+    /// Entries popped, and bottoms made, since the cut was looked at.
+    popped: u64,
+    bottoms: u64,
+    /// Entries popped since the digits were cut.
+    popped_since_cut: u64,
 }
 
 impl<E: Copy> Ladder<E> {
@@ -80,8 +98,12 @@ impl<E: Copy> Ladder<E> {
             bottom_rung: 0,
             rungs: (0..RUNGS).map(|_| Rung::new()).collect(),
             occupied: 0,
+            cut: 0,
             pool: Pool::new(),
             len: 0,
+            popped: 0,
+            bottoms: 0,
+            popped_since_cut: 0,
         }
     }
 
@@ -95,7 +117,7 @@ impl<E: Copy> Ladder<E> {
     pub(super) fn push(&mut self, entry: Entry<E>, now: u64) {
         self.len += 1;
         if entry.time > self.bottom_last {
-            self.put(rung_of(entry.time ^ self.base), entry);
+            self.put(self.rung_of(entry.time), entry);
         } else {
             self.insert(entry, now);
         }
@@ -118,6 +140,7 @@ impl<E: Copy> Ladder<E> {
         let entry = self.bottom[self.bottom_head];
         self.bottom_head += 1;
         self.len -= 1;
+        self.popped += 1;
         entry
     }
 
@@ -146,10 +169,25 @@ impl<E: Copy> Ladder<E> {
         Some(first)
     }
 
+    /// Returns the rung of a time that is not in the bottom.
+    #[inline]
+    fn rung_of(&self, time: u64) -> usize {
+        (((time ^ self.base).ilog2() + self.cut) / DIGIT_BITS) as usize
+    }
+
+    /// Returns the lowest bit of a rung's digit: a bucket is two to that many nanoseconds wide.
+    ///
+    /// The digit of rung 0 has less than `DIGIT_BITS` bits of its own; it is read with all of them
+    /// nevertheless, since the others are the same in all its entries.
+    #[inline]
+    fn shift(&self, rung: usize) -> u32 {
+        (rung as u32 * DIGIT_BITS).saturating_sub(self.cut)
+    }
+
     /// Appends an entry to its bucket on `rung`.
     #[inline]
     fn put(&mut self, rung: usize, entry: Entry<E>) {
-        let digit = (entry.time >> (rung as u32 * DIGIT_BITS)) as usize % BUCKETS;
+        let digit = (entry.time >> self.shift(rung)) as usize % BUCKETS;
         self.occupied |= 1 << rung;
         let rung = &mut self.rungs[rung];
         let bucket = &mut rung.buckets[digit];
@@ -173,9 +211,13 @@ impl<E: Copy> Ladder<E> {
     fn refill(&mut self, limit: u64) -> bool {
         self.bottom.clear();
         self.bottom_head = 0;
-        while self.occupied != 0 {
+        self.bottoms += 1;
+        if self.bottoms >= TUNING_PERIOD {
+            self.tune();
+        }
+        while self.bottom.is_empty() && self.occupied != 0 {
             let level = self.occupied.trailing_zeros() as usize;
-            let shift = level as u32 * DIGIT_BITS;
+            let shift = self.shift(level);
             let digit = self.rungs[level].first();
             let above = u64::MAX.checked_shl(shift + DIGIT_BITS).unwrap_or(0);
             let start = self.base & above | (digit as u64) << shift;
@@ -191,13 +233,55 @@ impl<E: Copy> Ladder<E> {
                 self.bottom_rung = level;
                 self.bottom_last = start | ((1 << shift) - 1);
                 self.sort_into_bottom(bucket);
-                return true;
+                break;
             }
             self.bottom_rung = level - 1;
-            self.bottom_last = start | ((1 << (shift - DIGIT_BITS)) - 1);
+            self.bottom_last = start | ((1 << self.shift(level - 1)) - 1);
             self.spread(bucket, level - 1);
         }
-        false
+        !self.bottom.is_empty()
+    }
+
+    /// Looks at the size of the last bottoms, and cuts the digits anew if another cut suits it
+    /// better. The bottom must be empty.
+    #[cold]
+    fn tune(&mut self) {
+        let per_bottom = self.popped / self.bottoms;
+        self.popped_since_cut += self.popped;
+        (self.popped, self.bottoms) = (0, 0);
+        let width_bits = self.shift(self.bottom_rung) as i32;
+        let wanted_bits = width_bits + IDEAL_BITS - per_bottom.max(1).ilog2() as i32;
+        if GOOD.contains(&per_bottom)
+            || wanted_bits < 0
+            || self.popped_since_cut < 4 * self.len as u64
+        {
+            return;
+        }
+        self.popped_since_cut = 0;
+        let cut = (DIGIT_BITS - wanted_bits as u32 % DIGIT_BITS) % DIGIT_BITS;
+        if cut == self.cut {
+            return;
+        }
+        let mut buckets = Vec::new();
+        for rung in &mut self.rungs {
+            while rung.words != 0 {
+                buckets.push(rung.take(rung.first()));
+            }
+        }
+        self.cut = cut;
+        self.occupied = 0;
+        self.bottom_rung = 0;
+        self.bottom_last = self.base;
+        // Entries of one time are in one bucket, so they stay in order.
+        for bucket in buckets {
+            self.move_each(bucket, |ladder, entry| {
+                if entry.time > ladder.bottom_last {
+                    ladder.put(ladder.rung_of(entry.time), entry);
+                } else {
+                    ladder.bottom.push(entry);
+                }
+            });
+        }
     }
 
     fn sort_into_bottom(&mut self, bucket: Bucket) {
@@ -217,6 +301,11 @@ impl<E: Copy> Ladder<E> {
     }
 
     fn spread(&mut self, bucket: Bucket, rung: usize) {
+        self.move_each(bucket, |ladder, entry| ladder.put(rung, entry));
+    }
+
+    #[inline]
+    fn move_each(&mut self, bucket: Bucket, mut to: impl FnMut(&mut Self, Entry<E>)) {
         let mut left = bucket.len as usize;
         let mut chunk = bucket.head;
         while left > 0 {
@@ -224,7 +313,7 @@ impl<E: Copy> Ladder<E> {
             let start = chunk as usize * CHUNK;
             for slot in start..start + in_chunk {
                 let entry = self.pool.entries[slot];
-                self.put(rung, entry);
+                to(self, entry);
             }
             left -= in_chunk;
             chunk = self.pool.free_after(chunk);
@@ -256,7 +345,7 @@ impl<E: Copy> Ladder<E> {
         self.base = self.base.max(now);
         while self.bottom_rung > 0 && self.bottom.len() > BOTTOM_MAX {
             self.bottom_rung -= 1;
-            self.bottom_last = self.base | ((1 << (self.bottom_rung as u32 * DIGIT_BITS)) - 1);
+            self.bottom_last = self.base | ((1 << self.shift(self.bottom_rung)) - 1);
             let last = self.bottom_last;
             let keep = self.bottom.partition_point(|entry| entry.time <= last);
             for index in keep..self.bottom.len() {
@@ -266,12 +355,6 @@ impl<E: Copy> Ladder<E> {
             self.bottom.truncate(keep);
         }
     }
-}
-
-/// Returns the index of the highest base-1,024 digit of `difference`, which is not zero.
-#[inline]
-fn rung_of(difference: u64) -> usize {
-    (difference.ilog2() / DIGIT_BITS) as usize
 }
 
 /// Buckets of one width.

@@ -1,0 +1,254 @@
+//! Packets between Pods: through their nodes' network namespaces and over the links.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use netfilter_model::host::{Draws, Env};
+use netfilter_model::netns::{Answer, Drop, Egress, Netns, Outcome};
+use netfilter_model::packet::{IcmpError, Packet};
+use netfilter_model::rule::{RuleRef, Rules};
+
+use super::Event;
+use super::plan::{AddressPlan, CNI0, ETH0};
+use super::topology::Topology;
+use crate::config::ClusterConfig;
+use crate::engine::queue::Schedule;
+use crate::ids::{IdVec, NodeId};
+
+/// How long a node asks for an address before it gives up.
+///
+/// Kernel: `net.ipv4.neigh.default.mcast_solicit` = 3 requests, `retrans_time_ms` = 1000 apart.
+const RESOLVE: Duration = Duration::from_secs(3);
+
+/// A packet that is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketKey(u32);
+
+/// The nodes and what is between them.
+#[derive(Debug)]
+pub struct Fabric {
+    plan: AddressPlan,
+    topology: Topology,
+    bridge: Duration,
+    nodes: IdVec<NodeId, Node>,
+    packets: Vec<Packet>,
+    free: Vec<PacketKey>,
+    /// Packets that Pods sent.
+    pub sent: u64,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    netns: Netns,
+    /// Packets that wait for the answer to "who has this address?".
+    resolving: BTreeMap<Ipv4Addr, Vec<Packet>>,
+}
+
+/// What became of a packet at a node.
+#[derive(Debug)]
+pub enum Passage {
+    /// It is on its way; the rule that chose its new destination, if one did just now.
+    Travelling(Option<RuleRef>, Packet),
+    /// It has reached an address on the node's bridge.
+    Reached(NodeId, Ipv4Addr, Packet),
+    /// It is gone.
+    Dropped(Drop),
+    /// A rule dropped it and told its sender.
+    Rejected(Drop),
+    /// It left the cluster, or was for the node itself: nobody answers.
+    Lost(Packet),
+}
+
+impl Fabric {
+    /// Returns the network of `cluster`.
+    pub fn new(cluster: &ClusterConfig) -> Fabric {
+        Fabric {
+            plan: AddressPlan::new(cluster),
+            topology: Topology::star(cluster.nodes, cluster.link_latency),
+            bridge: cluster.bridge_latency,
+            nodes: (0..cluster.nodes).map(|_| Node::default()).collect(),
+            packets: Vec::new(),
+            free: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    /// Returns how long a packet takes from a Pod on `from` to a Pod on `to`, if it can.
+    pub fn latency(&self, from: NodeId, to: NodeId) -> Option<Duration> {
+        if from == to {
+            Some(self.bridge)
+        } else {
+            self.topology.latency(from, to)
+        }
+    }
+
+    /// Sends a packet from a Pod on `node`.
+    pub fn send(
+        &mut self,
+        node: NodeId,
+        packet: Packet,
+        rules: &impl Rules,
+        draws: &mut impl Draws,
+        schedule: &mut impl Schedule<Event>,
+    ) -> Passage {
+        self.sent += 1;
+        let host = self.plan.host(node);
+        let mut env = Env {
+            now: schedule.now(),
+            host: &host,
+            rules,
+            draws,
+        };
+        let outcome = self.nodes[node].netns.receive(packet, CNI0, &mut env);
+        self.pass_on(node, outcome, schedule)
+    }
+
+    /// Takes the packet of an [`Event::Arrive`] or [`Event::Deliver`] off its link; a packet that
+    /// arrives at a node still has to pass it ([`Fabric::arrive`]).
+    pub fn take(&mut self, key: PacketKey) -> Packet {
+        self.free.push(key);
+        self.packets[key.0 as usize]
+    }
+
+    /// Handles a packet that arrived at `node` from the fabric.
+    pub fn arrive(
+        &mut self,
+        node: NodeId,
+        packet: Packet,
+        rules: &impl Rules,
+        draws: &mut impl Draws,
+        schedule: &mut impl Schedule<Event>,
+    ) -> Passage {
+        let host = self.plan.host(node);
+        let mut env = Env {
+            now: schedule.now(),
+            host: &host,
+            rules,
+            draws,
+        };
+        let outcome = self.nodes[node].netns.receive(packet, ETH0, &mut env);
+        match outcome {
+            Outcome::Sent(egress) if egress.dev == CNI0 => {
+                let packet = egress.packet;
+                match packet.tuple.dst() {
+                    IpAddr::V4(addr) => Passage::Reached(node, addr, packet),
+                    IpAddr::V6(_) => Passage::Lost(packet),
+                }
+            }
+            outcome => self.pass_on(node, outcome, schedule),
+        }
+    }
+
+    /// Holds back a packet to an address that no Pod on `node` has: the node asks for it.
+    pub fn resolve(&mut self, node: NodeId, packet: Packet, schedule: &mut impl Schedule<Event>) {
+        let IpAddr::V4(addr) = packet.tuple.dst() else {
+            return;
+        };
+        let waiting = self.nodes[node].resolving.entry(addr).or_insert_with(|| {
+            schedule.after(RESOLVE, Event::Unresolved(node, addr));
+            Vec::new()
+        });
+        waiting.push(packet);
+    }
+
+    /// Returns the packets that wait for an address on `node`, which has been given up or found.
+    pub fn resolved(&mut self, node: NodeId, addr: Ipv4Addr) -> Vec<Packet> {
+        self.nodes[node].resolving.remove(&addr).unwrap_or_default()
+    }
+
+    /// Tells the sender of `about` that its destination does not answer.
+    ///
+    /// Kernel: arp.c, arp_error_report; route.c, ipv4_link_failure.
+    pub fn host_unreachable(
+        &mut self,
+        node: NodeId,
+        about: &Packet,
+        rules: &impl Rules,
+        draws: &mut impl Draws,
+        schedule: &mut impl Schedule<Event>,
+    ) {
+        let host = self.plan.host(node);
+        let mut env = Env {
+            now: schedule.now(),
+            host: &host,
+            rules,
+            draws,
+        };
+        let netns = &mut self.nodes[node].netns;
+        if let Some(answer) = netns.send_error(about, IcmpError::HostUnreachable, &mut env) {
+            self.answer(node, answer, schedule);
+        }
+    }
+
+    fn pass_on(
+        &mut self,
+        node: NodeId,
+        outcome: Outcome,
+        schedule: &mut impl Schedule<Event>,
+    ) -> Passage {
+        match outcome {
+            Outcome::Sent(egress) => self.transmit(node, egress, schedule),
+            Outcome::Local(delivery) => Passage::Lost(delivery.packet),
+            Outcome::Dropped(drop) => Passage::Dropped(drop),
+            Outcome::Rejected(rejection) => {
+                self.answer(node, rejection.answer, schedule);
+                Passage::Rejected(rejection.drop)
+            }
+        }
+    }
+
+    /// Sends what a sender is told; an answer to the node itself has nobody to hear it.
+    fn answer(&mut self, node: NodeId, answer: Answer, schedule: &mut impl Schedule<Event>) {
+        if let Answer::Sent(egress) = answer {
+            // An answer that is lost shows at the sender as silence.
+            let _: Passage = self.transmit(node, egress, schedule);
+        }
+    }
+
+    /// Puts a packet on the link that it leaves by.
+    fn transmit(
+        &mut self,
+        node: NodeId,
+        egress: Egress,
+        schedule: &mut impl Schedule<Event>,
+    ) -> Passage {
+        let Egress {
+            packet,
+            dev,
+            next_hop,
+            dnat,
+            ..
+        } = egress;
+        if dev == CNI0 {
+            let key = self.keep(packet);
+            schedule.after(self.bridge, Event::Deliver(node, key));
+            return Passage::Travelling(dnat, packet);
+        }
+        let neighbour = match next_hop {
+            IpAddr::V4(addr) => self.plan.node_at(addr),
+            IpAddr::V6(_) => None,
+        };
+        let latency = neighbour.and_then(|to| self.topology.latency(node, to));
+        let (Some(to), Some(latency)) = (neighbour, latency) else {
+            return Passage::Lost(packet);
+        };
+        let key = self.keep(packet);
+        schedule.after(latency, Event::Arrive(to, key));
+        Passage::Travelling(dnat, packet)
+    }
+
+    fn keep(&mut self, packet: Packet) -> PacketKey {
+        match self.free.pop() {
+            Some(key) => {
+                self.packets[key.0 as usize] = packet;
+                key
+            }
+            None => {
+                let key = u32::try_from(self.packets.len()).expect("fewer than 2^32 packets");
+                self.packets.push(packet);
+                PacketKey(key)
+            }
+        }
+    }
+}
