@@ -211,7 +211,6 @@ impl<E: Copy> Ladder<E> {
     fn refill(&mut self, limit: u64) -> bool {
         self.bottom.clear();
         self.bottom_head = 0;
-        self.bottoms += 1;
         if self.bottoms >= TUNING_PERIOD {
             self.tune();
         }
@@ -239,7 +238,9 @@ impl<E: Copy> Ladder<E> {
             self.bottom_last = start | ((1 << self.shift(level - 1)) - 1);
             self.spread(bucket, level - 1);
         }
-        !self.bottom.is_empty()
+        let filled = !self.bottom.is_empty();
+        self.bottoms += u64::from(filled);
+        filled
     }
 
     /// Looks at the size of the last bottoms, and cuts the digits anew if another cut suits it
