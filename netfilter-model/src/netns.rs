@@ -18,7 +18,7 @@ mod tests;
 
 use std::net::IpAddr;
 
-use crate::conntrack::{Conntrack, CtInfo, Direction, Sysctls, Track};
+use crate::conntrack::{Conntrack, CtInfo, Direction, Entry, Sysctls, Track};
 use crate::device::DeviceId;
 use crate::hook::{Hook, Table};
 use crate::host::{Draws, Env, Host, Route, RouteQuery};
@@ -181,6 +181,8 @@ struct Flight {
     seen_out_dev: Option<DeviceId>,
     /// What connection tracking said, once it was asked.
     track: Option<Track>,
+    /// The packet's connection, while it is not in the table.
+    entry: Option<Entry>,
     ordinal: u32,
     evaluated: u32,
 }
@@ -509,7 +511,7 @@ impl Netns {
             return (None, None);
         };
         let dnat = track
-            .entry(&self.conntrack)
+            .entry(&self.conntrack, &flight.entry)
             .and_then(|entry| entry.dnat_rule);
         (Some((track.info, track.direction)), dnat)
     }
@@ -555,6 +557,7 @@ impl Flight {
             out: None,
             seen_out_dev: None,
             track: None,
+            entry: None,
             ordinal: 0,
             evaluated: 0,
         }

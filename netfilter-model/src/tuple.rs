@@ -103,6 +103,14 @@ impl Side {
     }
 }
 
+/// Addresses as they are kept: IPv4 as aligned numbers, since unaligned pieces that are written one
+/// by one and read together stall the hot path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Repr {
+    V4 { src: u32, dst: u32 },
+    V6 { src: Ipv6Addr, dst: Ipv6Addr },
+}
+
 /// One direction of a flow: addresses, protocol, and on each side the part that tells flows of
 /// one address pair apart.
 ///
@@ -110,7 +118,7 @@ impl Side {
 /// the destination part is `type << 8 | code`, as in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tuple {
-    addresses: Addresses,
+    addresses: Repr,
     /// The transport protocol.
     pub protocol: Protocol,
     /// Source port, or ICMP echo id.
@@ -129,7 +137,10 @@ impl Tuple {
         dst_part: u16,
     ) -> Tuple {
         Tuple {
-            addresses: Addresses::V4 { src, dst },
+            addresses: Repr::V4 {
+                src: src.to_bits(),
+                dst: dst.to_bits(),
+            },
             protocol,
             src_part,
             dst_part,
@@ -145,7 +156,7 @@ impl Tuple {
         dst_part: u16,
     ) -> Tuple {
         Tuple {
-            addresses: Addresses::V6 { src, dst },
+            addresses: Repr::V6 { src, dst },
             protocol,
             src_part,
             dst_part,
@@ -172,23 +183,30 @@ impl Tuple {
     }
 
     /// Returns both addresses.
+    #[inline]
     pub const fn addresses(&self) -> Addresses {
-        self.addresses
+        match self.addresses {
+            Repr::V4 { src, dst } => Addresses::V4 {
+                src: Ipv4Addr::from_bits(src),
+                dst: Ipv4Addr::from_bits(dst),
+            },
+            Repr::V6 { src, dst } => Addresses::V6 { src, dst },
+        }
     }
 
     /// Returns the source address.
     pub const fn src(&self) -> IpAddr {
         match self.addresses {
-            Addresses::V4 { src, .. } => IpAddr::V4(src),
-            Addresses::V6 { src, .. } => IpAddr::V6(src),
+            Repr::V4 { src, .. } => IpAddr::V4(Ipv4Addr::from_bits(src)),
+            Repr::V6 { src, .. } => IpAddr::V6(src),
         }
     }
 
     /// Returns the destination address.
     pub const fn dst(&self) -> IpAddr {
         match self.addresses {
-            Addresses::V4 { dst, .. } => IpAddr::V4(dst),
-            Addresses::V6 { dst, .. } => IpAddr::V6(dst),
+            Repr::V4 { dst, .. } => IpAddr::V4(Ipv4Addr::from_bits(dst)),
+            Repr::V6 { dst, .. } => IpAddr::V6(dst),
         }
     }
 
@@ -204,8 +222,7 @@ impl Tuple {
     pub const fn same_family(&self, other: &Tuple) -> bool {
         matches!(
             (self.addresses, other.addresses),
-            (Addresses::V4 { .. }, Addresses::V4 { .. })
-                | (Addresses::V6 { .. }, Addresses::V6 { .. })
+            (Repr::V4 { .. }, Repr::V4 { .. }) | (Repr::V6 { .. }, Repr::V6 { .. })
         )
     }
 
@@ -216,10 +233,12 @@ impl Tuple {
     /// If the address is of the other family.
     pub fn set_address(&mut self, side: Side, address: IpAddr) {
         match (&mut self.addresses, side, address) {
-            (Addresses::V4 { src, .. }, Side::Source, IpAddr::V4(address)) => *src = address,
-            (Addresses::V4 { dst, .. }, Side::Destination, IpAddr::V4(address)) => *dst = address,
-            (Addresses::V6 { src, .. }, Side::Source, IpAddr::V6(address)) => *src = address,
-            (Addresses::V6 { dst, .. }, Side::Destination, IpAddr::V6(address)) => *dst = address,
+            (Repr::V4 { src, .. }, Side::Source, IpAddr::V4(address)) => *src = address.to_bits(),
+            (Repr::V4 { dst, .. }, Side::Destination, IpAddr::V4(address)) => {
+                *dst = address.to_bits();
+            }
+            (Repr::V6 { src, .. }, Side::Source, IpAddr::V6(address)) => *src = address,
+            (Repr::V6 { dst, .. }, Side::Destination, IpAddr::V6(address)) => *dst = address,
             _ => panic!("{address} is not of the family of {self:?}"),
         }
     }
@@ -250,16 +269,12 @@ impl Tuple {
     #[inline]
     pub(crate) fn copy_side(&mut self, side: Side, other: &Tuple) {
         match (&mut self.addresses, &other.addresses, side) {
-            (Addresses::V4 { src, .. }, Addresses::V4 { src: new, .. }, Side::Source) => {
-                *src = *new
-            }
-            (Addresses::V4 { dst, .. }, Addresses::V4 { dst: new, .. }, Side::Destination) => {
+            (Repr::V4 { src, .. }, Repr::V4 { src: new, .. }, Side::Source) => *src = *new,
+            (Repr::V4 { dst, .. }, Repr::V4 { dst: new, .. }, Side::Destination) => {
                 *dst = *new;
             }
-            (Addresses::V6 { src, .. }, Addresses::V6 { src: new, .. }, Side::Source) => {
-                *src = *new
-            }
-            (Addresses::V6 { dst, .. }, Addresses::V6 { dst: new, .. }, Side::Destination) => {
+            (Repr::V6 { src, .. }, Repr::V6 { src: new, .. }, Side::Source) => *src = *new,
+            (Repr::V6 { dst, .. }, Repr::V6 { dst: new, .. }, Side::Destination) => {
                 *dst = *new;
             }
             _ => panic!("{other:?} is not of the family of {self:?}"),
@@ -273,8 +288,8 @@ impl Tuple {
     #[inline]
     pub const fn reply(&self) -> Tuple {
         let addresses = match self.addresses {
-            Addresses::V4 { src, dst } => Addresses::V4 { src: dst, dst: src },
-            Addresses::V6 { src, dst } => Addresses::V6 { src: dst, dst: src },
+            Repr::V4 { src, dst } => Repr::V4 { src: dst, dst: src },
+            Repr::V6 { src, dst } => Repr::V6 { src: dst, dst: src },
         };
         if self.protocol.is_icmp() {
             let dst_part = answering_icmp(self.protocol, self.dst_part);
@@ -334,7 +349,7 @@ impl fmt::Debug for Tuple {
                 "{protocol} {src} > {dst} type {kind}/{code} id {src_part}"
             );
         }
-        match self.addresses {
+        match self.addresses() {
             Addresses::V4 { src, dst } => {
                 write!(f, "{protocol} {src}:{src_part} > {dst}:{dst_part}")
             }

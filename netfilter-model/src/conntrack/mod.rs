@@ -171,22 +171,20 @@ pub(crate) struct EntryRef {
 }
 
 /// Where the entry of a packet is.
-// A tentative entry lies in the packet's state on purpose: the first packet allocates nothing.
-#[allow(clippy::large_enum_variant)]
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// The packet has none.
     None,
     /// With the packet, to be confirmed.
-    Tentative(Entry),
+    Tentative,
     /// With the packet only: the packet has ended it.
-    Removed(Entry),
+    Removed,
     /// In the table.
     Table(EntryRef),
 }
 
 /// What connection tracking has found out about a packet.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Track {
     pub(crate) holder: Holder,
     pub(crate) info: CtInfo,
@@ -373,18 +371,23 @@ impl Conntrack {
         Some((index, direction_of(node)))
     }
 
-    /// Finds the packet's entry or makes a tentative one.
+    /// Finds the packet's entry or makes a tentative one, which is put into `own`.
     #[inline]
-    pub(crate) fn track(&mut self, now: SimTime, packet: &Packet) -> Result<Track, TableFull> {
+    pub(crate) fn track(
+        &mut self,
+        now: SimTime,
+        packet: &Packet,
+        own: &mut Option<Entry>,
+    ) -> Result<Track, TableFull> {
         if let L4::IcmpError { quote, .. } = &packet.l4 {
             return Ok(self.track_error(now, packet, quote));
         }
         if let Some((index, direction)) = self.find(now, &packet.tuple)
-            && let Some(track) = self.update(now, packet, index, direction)
+            && let Some(track) = self.update(now, packet, index, direction, own)
         {
             return Ok(track);
         }
-        self.create(now, packet)
+        self.create(now, packet, own)
     }
 
     /// Attaches the entry that an ICMP error is about.
@@ -421,6 +424,7 @@ impl Conntrack {
         packet: &Packet,
         index: u32,
         direction: Direction,
+        own: &mut Option<Entry>,
     ) -> Option<Track> {
         let cell = &mut self.slab[index as usize];
         let generation = cell.generation;
@@ -463,8 +467,9 @@ impl Conntrack {
                 if direction == Direction::Reply {
                     entry.status.insert(Status::SEEN_REPLY);
                 }
+                *own = Some(entry);
                 return Some(Track {
-                    holder: Holder::Removed(entry),
+                    holder: Holder::Removed,
                     info,
                     direction,
                 });
@@ -490,13 +495,18 @@ impl Conntrack {
 
     /// Makes a tentative entry, unless no connection begins with such a packet.
     // Kernel: nf_conntrack_core.c, init_conntrack
-    fn create(&mut self, now: SimTime, packet: &Packet) -> Result<Track, TableFull> {
+    fn create(
+        &mut self,
+        now: SimTime,
+        packet: &Packet,
+        own: &mut Option<Entry>,
+    ) -> Result<Track, TableFull> {
         let Some((protocol, timeout)) = self.open(now, packet) else {
             self.stats.invalid += 1;
             return Ok(Track::INVALID);
         };
         self.make_room(now, &packet.tuple)?;
-        let entry = Entry {
+        *own = Some(Entry {
             original: packet.tuple,
             reply: packet.tuple.reply(),
             status: Status::default(),
@@ -504,8 +514,8 @@ impl Conntrack {
             deadline: now + timeout,
             dnat_rule: None,
             masquerade_dev: None,
-        };
-        let holder = Holder::Tentative(entry);
+        });
+        let holder = Holder::Tentative;
         Ok(Track {
             holder,
             info: CtInfo::New,
@@ -570,19 +580,24 @@ impl Conntrack {
         false
     }
 
-    /// Enters a tentative entry into the table: both tuples or neither.
+    /// Enters a tentative entry into the table: both tuples or neither. On a clash it stays
+    /// where it is.
     // Kernel: nf_conntrack_core.c, __nf_conntrack_confirm
-    pub(crate) fn confirm(&mut self, now: SimTime, mut entry: Entry) -> Result<EntryRef, Clash> {
+    pub(crate) fn confirm(
+        &mut self,
+        now: SimTime,
+        own: &mut Option<Entry>,
+    ) -> Result<EntryRef, Clash> {
+        let entry = own.as_ref().expect("a tentative entry is with its packet");
         let original = self.find(now, &entry.original);
         let reply = self.find(now, &entry.reply);
         if original.is_some() || reply.is_some() {
-            return self.resolve_clash(&entry, original, reply);
+            return self.resolve_clash(entry, original, reply);
         }
         if self.len >= self.sweep_len {
             self.sweep(now);
             self.sweep_len = (self.len * 2).max(Conntrack::SWEEP_LEN_MIN);
         }
-        entry.status.insert(Status::CONFIRMED);
         let index = self.free.pop().unwrap_or_else(|| {
             self.slab.push(Cell {
                 generation: 0,
@@ -593,7 +608,9 @@ impl Conntrack {
         let hashes = [hash(&entry.original), hash(&entry.reply)];
         let cell = &mut self.slab[index as usize];
         let generation = cell.generation;
-        cell.entry = Some(entry);
+        cell.entry = own.take();
+        let entry = cell.entry.as_mut().expect("just put there");
+        entry.status.insert(Status::CONFIRMED);
         let slab = &self.slab;
         for (direction, node_hash) in hashes.into_iter().enumerate() {
             let node = index << 1 | direction as u32;
@@ -679,19 +696,23 @@ fn node_hash_of(slab: &[Cell], node: u32) -> u64 {
 impl Track {
     /// Returns the entry, wherever it is.
     #[inline]
-    pub(crate) fn entry<'t>(&'t self, table: &'t Conntrack) -> Option<&'t Entry> {
-        match &self.holder {
+    pub(crate) fn entry<'t>(
+        &self,
+        table: &'t Conntrack,
+        own: &'t Option<Entry>,
+    ) -> Option<&'t Entry> {
+        match self.holder {
             Holder::None => None,
-            Holder::Tentative(entry) | Holder::Removed(entry) => Some(entry),
-            Holder::Table(at) => table.get(*at),
+            Holder::Tentative | Holder::Removed => own.as_ref(),
+            Holder::Table(at) => table.get(at),
         }
     }
 
     /// Returns what `--ctstate` sees.
     // Kernel: xt_conntrack.c, conntrack_mt
     #[inline]
-    pub(crate) fn states(&self, table: &Conntrack) -> CtStates {
-        let Some(entry) = self.entry(table) else {
+    pub(crate) fn states(&self, table: &Conntrack, own: &Option<Entry>) -> CtStates {
+        let Some(entry) = self.entry(table, own) else {
             return CtStates::INVALID;
         };
         let mut states = match self.info {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::{Answer, Flight, Netns, Way};
-use crate::conntrack::{CtInfo, Direction, Track};
+use crate::conntrack::{CtInfo, Holder, Track};
 use crate::host::{Draws, Env, Host, Route, RouteQuery};
 use crate::packet::{IcmpError, L4, Packet, TcpFlags};
 use crate::rule::{RejectWith, Rules};
@@ -34,7 +34,8 @@ impl Netns {
         };
         let mut flight = Flight::new(packet, None);
         // Kernel: nf_conntrack_core.c, nf_conntrack_attach: the answer shares the connection.
-        flight.track = rejected.track.as_ref().and_then(attached);
+        flight.track = rejected.track.and_then(attached);
+        flight.entry = rejected.entry.clone();
         flight.ordinal = rejected.ordinal;
         match self.run_sent(&mut flight, route, env) {
             Ok(Way::Out) => Some(Answer::Sent(self.egress(&flight))),
@@ -44,16 +45,13 @@ impl Netns {
     }
 }
 
-fn attached(track: &Track) -> Option<Track> {
-    if matches!(track.holder, crate::conntrack::Holder::None) {
+fn attached(track: Track) -> Option<Track> {
+    if track.holder == Holder::None {
         return None;
     }
-    let direction = match track.direction {
-        Direction::Original => Direction::Reply,
-        Direction::Reply => Direction::Original,
-    };
+    let direction = track.direction.other();
     Some(Track {
-        holder: track.holder.clone(),
+        holder: track.holder,
         info: CtInfo::Related,
         direction,
     })

@@ -1,7 +1,7 @@
 //! What happens at one hook.
 
 use super::{DropReason, Flight, Netns, Stop, set_out};
-use crate::conntrack::{CtInfo, Direction, Entry, Holder, Status, Track};
+use crate::conntrack::{CtInfo, Direction, Holder, Status};
 use crate::hook::{Hook, Step, Table, steps};
 use crate::host::{Draws, Env, Host};
 use crate::nat;
@@ -48,7 +48,9 @@ impl Netns {
         if flight.track.is_some() || !env.rules.tracks() {
             return Ok(());
         }
-        let track = self.conntrack.track(env.now, &flight.packet);
+        let track = self
+            .conntrack
+            .track(env.now, &flight.packet, &mut flight.entry);
         let full = |_| Stop {
             hook,
             reason: DropReason::TableFull,
@@ -65,26 +67,19 @@ impl Netns {
         env: &Env<'_, H, R, D>,
     ) -> Result<(), Stop> {
         // An answer that shares a rejected packet's entry does not confirm it.
-        let Some(Track {
-            holder,
-            direction: Direction::Original,
-            ..
-        }) = &mut flight.track
-        else {
+        let Some(track) = &mut flight.track else {
             return Ok(());
         };
-        if !matches!(holder, Holder::Tentative(_)) {
+        if track.holder != Holder::Tentative || track.direction != Direction::Original {
             return Ok(());
         }
-        let Holder::Tentative(entry) = std::mem::replace(holder, Holder::None) else {
-            unreachable!("checked above")
-        };
         let clash = |_| Stop {
             hook,
             reason: DropReason::Clash,
             tell: None,
         };
-        *holder = Holder::Table(self.conntrack.confirm(env.now, entry).map_err(clash)?);
+        let confirmed = self.conntrack.confirm(env.now, &mut flight.entry);
+        track.holder = Holder::Table(confirmed.map_err(clash)?);
         Ok(())
     }
 
@@ -144,7 +139,9 @@ impl Netns {
         env: &mut Env<'_, H, R, D>,
     ) -> Traversal {
         let track = flight.track.as_ref();
-        let ct_state = track.map_or(CtStates::INVALID, |track| track.states(&self.conntrack));
+        let ct_state = track.map_or(CtStates::INVALID, |track| {
+            track.states(&self.conntrack, &flight.entry)
+        });
         let mut cx = Context {
             host: env.host,
             draws: &mut *env.draws,
@@ -177,12 +174,13 @@ impl Netns {
         };
         let side = hook.nat_side();
         if track.info == CtInfo::Related && flight.packet.is_icmp_error() {
-            if let Some(entry) = track.entry(&self.conntrack) {
+            if let Some(entry) = track.entry(&self.conntrack, &flight.entry) {
                 nat::translate_error(entry, track.direction, side, &mut flight.packet);
             }
             return Ok(());
         }
-        if let Holder::Tentative(entry) = &track.holder
+        if track.holder == Holder::Tentative
+            && let Some(entry) = &flight.entry
             && !entry.status.contains(Status::nat_done(side))
         {
             self.decide(chain, hook, flight, env)?;
@@ -190,7 +188,7 @@ impl Netns {
         let Some(track) = &flight.track else {
             return Ok(());
         };
-        let Some(entry) = track.entry(&self.conntrack) else {
+        let Some(entry) = track.entry(&self.conntrack, &flight.entry) else {
             return Ok(());
         };
         if hook == Hook::Postrouting
@@ -244,7 +242,7 @@ impl Netns {
         };
         let out = flight.out;
         self.set_up(hook.nat_side(), Some(&range), flight, env);
-        let entry = tentative(flight);
+        let entry = flight.entry.as_mut().expect("just decided");
         match nat {
             Nat::Dnat(_) | Nat::Redirect(_) => entry.dnat_rule = Some(rule),
             Nat::Masquerade(_) => entry.masquerade_dev = out.map(|(dev, _)| dev),
@@ -266,13 +264,10 @@ impl Netns {
             *ordinal += 1;
             draws.draw(*ordinal - 1)
         };
-        let Some(Track {
-            holder: Holder::Tentative(entry),
-            ..
-        }) = &mut flight.track
-        else {
-            panic!("only a tentative connection is decided")
-        };
+        let entry = flight
+            .entry
+            .as_mut()
+            .expect("only a tentative connection is decided");
         match range {
             Some(range) => {
                 nat::set_up(&mut self.conntrack, env.now, entry, side, range, &mut draw);
@@ -294,16 +289,6 @@ impl Packed {
             mark: flight.packet.mark,
             dst: flight.packet.tuple.dst(),
         }
-    }
-}
-
-fn tentative(flight: &mut Flight) -> &mut Entry {
-    match &mut flight.track {
-        Some(Track {
-            holder: Holder::Tentative(entry),
-            ..
-        }) => entry,
-        _ => panic!("only a tentative connection is decided"),
     }
 }
 
