@@ -3,7 +3,7 @@
 use super::SweepView;
 use super::axis::{mean_and_half, number};
 use super::font;
-use super::scene::{Anchor, Scene};
+use super::scene::{Anchor, Point, Scene};
 use super::sheet;
 use super::style::{FAINT, INK, Paint, TEXT};
 use super::sweep::{caption, label_over, loss_axis, loss_sentence, values};
@@ -62,13 +62,14 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
         };
         sweep.points.iter().find(here)?.lost_per_window
     };
-    let means: Vec<f64> = sweep
-        .points
-        .iter()
-        .filter_map(|p| p.lost_per_window)
-        .map(|i| i.mean)
-        .collect();
-    let max = means.iter().copied().fold(0.0, f64::max);
+    let known = || {
+        sweep
+            .points
+            .iter()
+            .filter_map(|p| p.lost_per_window.as_ref())
+    };
+    let writing = Writing::of(known(), wide, high);
+    let max = known().map(|i| i.mean).fold(0.0, f64::max);
     for (r, row) in rows.iter().enumerate() {
         // The first value lies at the bottom, as on an axis.
         let bottom = area.bottom - high * r as f64;
@@ -86,7 +87,7 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
                 paint,
             );
             let at = (left + wide / 2.0, middle);
-            cell_text(&mut scene, at, (wide, high), cell, paint);
+            writing.draw(&mut scene, at, cell, paint);
         }
     }
     let ticks: Vec<super::axis::Tick> = columns
@@ -101,40 +102,59 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
     Some(scene)
 }
 
-fn cell_text(
-    scene: &mut Scene,
-    (x, y): (f64, f64),
-    (wide, high): (f64, f64),
-    cell: Option<Interval>,
-    paint: Paint,
-) {
-    let Some(interval) = cell else {
-        scene.text((x, y), "–", TEXT, FAINT, Anchor::Middle);
-        return;
-    };
-    let ink = paint.ink_on();
+/// Returns a cell's mean and half-width as text.
+fn texts(interval: &Interval) -> (String, Option<String>) {
     let with_half = interval
         .half_width()
         .map(|half| mean_and_half(interval.mean, half));
-    let (mean, half) = match with_half {
+    match with_half {
         Some((mean, half)) if mean != "0" => (mean, Some(format!("± {half}"))),
         _ => (number(interval.mean), None),
-    };
-    let fits = |text: &str, em: f64| font::width(text, em) < wide * 0.86;
-    let half = half.filter(|half| high > 42.0 && fits(half, TEXT));
-    let sizes = [22.0, 18.0, 15.0, 12.0, 10.0];
-    let em = sizes
-        .into_iter()
-        .find(|&em| fits(&mean, em) && em * 1.3 < high);
-    let Some(em) = em else {
-        return; // the colour has to do
-    };
-    match half {
-        Some(half) => {
-            scene.text((x, y - 9.0), &mean, em, ink, Anchor::Middle);
-            scene.text((x, y + 12.0), &half, TEXT, ink, Anchor::Middle);
+    }
+}
+
+/// How all cells are written: larger text in some would say that they matter more.
+#[derive(Clone, Copy)]
+struct Writing {
+    /// The mean's size, if it fits at all; else the colour has to do.
+    em: Option<f64>,
+    halves: bool,
+}
+
+impl Writing {
+    fn of<'a>(cells: impl Iterator<Item = &'a Interval>, wide: f64, high: f64) -> Writing {
+        let widest = |all: &[String], em: f64| {
+            all.iter()
+                .map(|text| font::width(text, em))
+                .fold(0.0, f64::max)
+        };
+        let (means, halves): (Vec<String>, Vec<Option<String>>) = cells.map(texts).unzip();
+        let halves: Vec<String> = halves.into_iter().flatten().collect();
+        let room = wide * 0.86;
+        let fits = |em: &f64| widest(&means, *em) < room && em * 1.3 < high;
+        Writing {
+            em: [22.0, 18.0, 15.0, 12.0, 10.0].into_iter().find(fits),
+            halves: high > 42.0 && widest(&halves, TEXT) < room,
         }
-        None => scene.text((x, y), &mean, em, ink, Anchor::Middle),
+    }
+
+    fn draw(self, scene: &mut Scene, (x, y): Point, cell: Option<Interval>, paint: Paint) {
+        let Some(interval) = cell else {
+            scene.text((x, y), "–", TEXT, FAINT, Anchor::Middle);
+            return;
+        };
+        let Some(em) = self.em else {
+            return;
+        };
+        let ink = paint.ink_on();
+        let (mean, half) = texts(&interval);
+        match half.filter(|_| self.halves) {
+            Some(half) => {
+                scene.text((x, y - 9.0), &mean, em, ink, Anchor::Middle);
+                scene.text((x, y + 12.0), &half, TEXT, ink, Anchor::Middle);
+            }
+            None => scene.text((x, y), &mean, em, ink, Anchor::Middle),
+        }
     }
 }
 

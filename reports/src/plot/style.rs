@@ -28,7 +28,7 @@ impl Paint {
     /// Whether dark text is easier to read on it than light text.
     pub(super) fn is_light(self) -> bool {
         let (r, g, b) = self.rgb;
-        299 * u32::from(r) + 587 * u32::from(g) + 114 * u32::from(b) > 150_000
+        299 * u32::from(r) + 587 * u32::from(g) + 114 * u32::from(b) > 128_000
     }
 
     /// Returns ink that can be read on it.
