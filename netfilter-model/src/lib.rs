@@ -1,4 +1,60 @@
-//! Linux netfilter at packet level.
+//! Linux netfilter at packet level: the kernel of one node, as far as the traffic of Kubernetes
+//! Services meets it. No Kubernetes, no event queue, no files.
+//!
+//! ```text
+//!  device ─► PREROUTING ─► routing ─┬─► FORWARD ──────────► POSTROUTING ─► device
+//!            raw            (Host)  │   mangle               mangle
+//!            conntrack              │   filter               nat (source)
+//!            mangle                 │   security             confirm
+//!            nat (destination)      │                           ▲
+//!                                   └─► INPUT ─► socket ─► OUTPUT ┘
+//!                                       mangle             raw
+//!                                       filter             conntrack
+//!                                       security           mangle        (reroutes)
+//!                                       nat (source)       nat (destination, reroutes)
+//!                                       confirm            filter
+//!                                                          security
+//! ```
+//!
+//! - [`packet`], [`tuple`]: a packet is a struct of fields.
+//! - [`hook`]: hooks, tables, and their order as data.
+//! - [`rule`]: matches, targets, chains; building and checking whole rulesets or parts of them;
+//!   writing them as `iptables-save` does.
+//! - [`traverse`]: the loop over rules.
+//! - [`conntrack`]: connections, their states and timeouts.
+//! - [`netns`]: one network namespace; packets go in, outcomes come out.
+//! - [`host`]: what the caller supplies: routes, addresses, device names, random numbers.
+//!
+//! Modelled: the five hooks and five tables of iptables with the matches and targets that
+//! kube-proxy's rules are made of; jumps, gotos, policies, and how many rules a linear walk looks
+//! at; connection tracking with tentative entries, clashes, timeouts and the TCP state table; NAT
+//! decided by the first packet, its port search, null bindings, and translation of ICMP errors;
+//! what the sender of a rejected packet is told; bridged frames, loopback, rerouting.
+//!
+//! Not modelled: sequence numbers and windows, fragments, payload, checksums, the ICMP rate limit,
+//! neighbour tables and queues (the caller's), nftables rulesets, ipsets, `recent`, IPVS, eBPF.
+//!
+//! ```
+//! use netfilter_model::hook::{Hook, Table};
+//! use netfilter_model::rule::{Nat, NatRange, Origin, Rule, RulesetBuilder, Target, iptables_save};
+//! use netfilter_model::Prefix;
+//! use netfilter_model::tuple::Protocol;
+//!
+//! let mut builder = RulesetBuilder::new();
+//! let prerouting = builder.builtin(Table::Nat, Hook::Prerouting);
+//! let rewrite = Nat::Dnat(NatRange::to([10, 244, 1, 5].into(), 8080));
+//! let rule = Rule::new(Origin::default())
+//!     .destination(Prefix::host([10, 96, 0, 10].into()))
+//!     .dport(Protocol::TCP, 80)
+//!     .then(Target::Nat(rewrite));
+//! builder.append(Table::Nat, prerouting, rule);
+//! let ruleset = builder.build()?;
+//! assert!(iptables_save(&ruleset).contains(
+//!     "-A PREROUTING -d 10.96.0.10/32 -p tcp -m tcp --dport 80 \
+//!      -j DNAT --to-destination 10.244.1.5:8080"
+//! ));
+//! # Ok::<(), netfilter_model::rule::ValidationError>(())
+//! ```
 
 pub mod conntrack;
 mod device;

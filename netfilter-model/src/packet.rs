@@ -106,6 +106,7 @@ pub enum IcmpError {
 
 impl IcmpError {
     /// Returns type and code in ICMP for IPv4.
+    // Simplified: errors of ICMPv6 carry these numbers too.
     pub const fn kind(self) -> (u8, u8) {
         match self {
             IcmpError::NetUnreachable => (3, 0),

@@ -10,6 +10,7 @@
 //! Entries end by deadline. Nothing is scheduled: a lookup takes an entry beyond its deadline for
 //! absent, and the table sweeps such entries out before it grows.
 
+mod entry;
 pub(crate) mod tcp;
 mod timeout;
 
@@ -17,151 +18,17 @@ use std::time::Duration;
 
 use hashbrown::HashTable;
 
-use crate::device::DeviceId;
 use crate::hash::Mix;
 use crate::packet::{L4, Packet};
-use crate::rule::{CtStates, RuleRef};
+use crate::rule::CtStates;
 use crate::time::SimTime;
-use crate::tuple::{Addresses, Protocol, Side, Tuple};
+use crate::tuple::{Addresses, Protocol, Tuple};
 
+use entry::ProtocolState;
+pub use entry::{CtInfo, Direction, Entry, Status};
 pub use tcp::TcpState;
 use tcp::{Step, TcpTrack};
 pub use timeout::Sysctls;
-
-/// Which way a packet goes, seen from the connection's first packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
-    /// As the first packet.
-    Original,
-    /// As its answer.
-    Reply,
-}
-
-impl Direction {
-    /// Returns the other direction.
-    pub const fn other(self) -> Direction {
-        match self {
-            Direction::Original => Direction::Reply,
-            Direction::Reply => Direction::Original,
-        }
-    }
-}
-
-/// What connection tracking says about a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CtInfo {
-    /// No entry could be attached.
-    Invalid,
-    /// Of a connection without an answer yet.
-    New,
-    /// About another connection.
-    Related,
-    /// Of an answered connection, or the answer.
-    Established,
-}
-
-/// Facts about an entry that only ever become true.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Status(u8);
-
-impl Status {
-    /// An answer was seen.
-    pub const SEEN_REPLY: Status = Status(0x01);
-    /// The entry is not dropped early.
-    pub const ASSURED: Status = Status(0x02);
-    /// The entry is in the table.
-    pub const CONFIRMED: Status = Status(0x04);
-    /// The source is rewritten.
-    pub const SRC_NAT: Status = Status(0x08);
-    /// The destination is rewritten.
-    pub const DST_NAT: Status = Status(0x10);
-    /// It is settled whether the source is.
-    pub const SRC_NAT_DONE: Status = Status(0x20);
-    /// It is settled whether the destination is.
-    pub const DST_NAT_DONE: Status = Status(0x40);
-
-    /// Returns whether all of these hold.
-    #[inline]
-    pub const fn contains(self, status: Status) -> bool {
-        self.0 & status.0 == status.0
-    }
-
-    #[inline]
-    pub(crate) const fn insert(&mut self, status: Status) {
-        self.0 |= status.0;
-    }
-
-    pub(crate) const fn nat(side: Side) -> Status {
-        match side {
-            Side::Source => Status::SRC_NAT,
-            Side::Destination => Status::DST_NAT,
-        }
-    }
-
-    pub(crate) const fn nat_done(side: Side) -> Status {
-        match side {
-            Side::Source => Status::SRC_NAT_DONE,
-            Side::Destination => Status::DST_NAT_DONE,
-        }
-    }
-}
-
-/// A connection as remembered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub(crate) original: Tuple,
-    pub(crate) reply: Tuple,
-    pub(crate) status: Status,
-    protocol: ProtocolState,
-    deadline: SimTime,
-    /// The nat rule that chose the destination.
-    pub(crate) dnat_rule: Option<RuleRef>,
-    /// The device whose address the source was replaced with.
-    pub(crate) masquerade_dev: Option<DeviceId>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ProtocolState {
-    Tcp(TcpTrack),
-    /// A UDP flow, with the time from which on it may be called a stream.
-    Udp(SimTime),
-    Icmp,
-    Other,
-}
-
-impl Entry {
-    /// Returns the tuple of packets in a direction, as they are when tracking first sees them.
-    #[inline]
-    pub const fn tuple(&self, direction: Direction) -> &Tuple {
-        match direction {
-            Direction::Original => &self.original,
-            Direction::Reply => &self.reply,
-        }
-    }
-
-    /// Returns what is known about the connection.
-    pub const fn status(&self) -> Status {
-        self.status
-    }
-
-    /// Returns when the entry ends unless another packet comes.
-    pub const fn deadline(&self) -> SimTime {
-        self.deadline
-    }
-
-    /// Returns the TCP state, or `None` for another protocol.
-    pub const fn tcp_state(&self) -> Option<TcpState> {
-        match self.protocol {
-            ProtocolState::Tcp(track) => Some(track.state),
-            _ => None,
-        }
-    }
-
-    /// Returns the nat rule that chose the destination.
-    pub const fn dnat_rule(&self) -> Option<RuleRef> {
-        self.dnat_rule
-    }
-}
 
 /// Names an entry of a table; entries that have gone are not confused with later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -730,3 +597,6 @@ impl Track {
         states
     }
 }
+
+#[cfg(test)]
+mod tests;

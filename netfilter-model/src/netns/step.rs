@@ -5,7 +5,7 @@ use crate::conntrack::{CtInfo, Direction, Holder, Status};
 use crate::hook::{Hook, Step, Table, steps};
 use crate::host::{Draws, Env, Host};
 use crate::nat;
-use crate::rule::{Chain, CtStates, Nat, NatRange, Policy, RuleRef, Rules};
+use crate::rule::{Chain, CtStates, Nat, NatRange, Policy, Rules};
 use crate::traverse::{Context, Traversal, Verdict, traverse};
 use crate::tuple::Side;
 
@@ -119,11 +119,8 @@ impl Netns {
             Verdict::Nat(nat) => unreachable!("{nat:?} in table {table}"),
         }
         // Kernel: iptable_mangle.c, ipt_mangle_out: of all tables, mangle alone reroutes by mark.
-        let Packed {
-            mark: new_mark,
-            dst: new_dst,
-        } = Packed::of(flight);
-        if table == Table::Mangle && hook == Hook::Output && (mark, dst) != (new_mark, new_dst) {
+        let changed = (mark, dst) != (flight.packet.mark, flight.packet.tuple.dst());
+        if changed && table == Table::Mangle && hook == Hook::Output {
             reroute(flight, env)?;
         }
         Ok(())
@@ -277,21 +274,6 @@ impl Netns {
     }
 }
 
-/// What of a packet mangle OUTPUT looks at to see whether it must be routed again.
-struct Packed {
-    mark: u32,
-    dst: std::net::IpAddr,
-}
-
-impl Packed {
-    fn of(flight: &Flight) -> Packed {
-        Packed {
-            mark: flight.packet.mark,
-            dst: flight.packet.tuple.dst(),
-        }
-    }
-}
-
 /// Returns the range with the addresses that depend on a device filled in; `None` if it has none.
 fn concrete_range<H: Host>(nat: &Nat, hook: Hook, flight: &Flight, host: &H) -> Option<NatRange> {
     let address = match nat {
@@ -329,15 +311,4 @@ fn reroute<H: Host, R, D>(flight: &mut Flight, env: &Env<'_, H, R, D>) -> Result
 #[inline]
 fn is_idle(chain: &Chain) -> bool {
     chain.rules().is_empty() && chain.slot().is_none() && chain.policy() == Some(Policy::Accept)
-}
-
-/// The rule that a drop names.
-impl DropReason {
-    /// Returns the rule, if a rule is the reason.
-    pub fn rule(&self) -> Option<RuleRef> {
-        match self {
-            DropReason::Rule(rule) | DropReason::NoAddress(rule) => Some(*rule),
-            _ => None,
-        }
-    }
 }

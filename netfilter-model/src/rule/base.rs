@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::hook::{Hook, Table};
 use crate::packet::Packet;
 use crate::rule::build::Tables;
+use crate::rule::legality;
 use crate::rule::validate::{self, Problem, ValidationError};
 use crate::rule::{
     Chain, ChainId, ChainIndex, FragmentId, Rule, Rules, Ruleset, RulesetBuilder, SlotHit, SlotId,
@@ -252,9 +253,9 @@ impl FragmentBuilder<'_> {
         if rule.only_random().is_some() {
             return Err(at(Problem::OnlyRandomInSlot));
         }
-        validate::rule_hooks(table, chain, rule).map_err(at)?;
+        legality::rule_hooks(table, chain, rule).map_err(at)?;
         for hook in above.from.iter() {
-            if let Some(problem) = validate::wrong_hook(table, chain, rule, hook) {
+            if let Some(problem) = legality::wrong_hook(table, chain, rule, hook) {
                 return Err(at(problem));
             }
         }

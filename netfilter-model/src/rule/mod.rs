@@ -7,6 +7,7 @@
 mod base;
 mod build;
 mod index;
+mod legality;
 pub(crate) mod matches;
 pub(crate) mod random;
 mod render;

@@ -6,7 +6,8 @@ use super::*;
 use crate::hook::Hook;
 use crate::packet::TcpFlags;
 use crate::rule::{
-    Base, Fragment, FragmentId, FragmentView, Origin, Probability, Ruleset, RulesetBuilder, SlotId,
+    Base, Fragment, FragmentId, FragmentView, Origin, Probability, Ruleset, RulesetBuilder,
+    SlotHit, SlotId,
 };
 use crate::testing::*;
 use crate::tuple::{Protocol, Tuple};
@@ -641,14 +642,56 @@ proptest! {
         });
         let fragments: Vec<Arc<Fragment>> = fragments.collect();
         let whole = Ruleset::assemble(&base, &fragments).expect("names differ");
+        let all = fragments.iter().flat_map(|fragment| fragment.contribution(slot));
+        let all: Vec<Rule> = all.cloned().collect();
         let view = FragmentView::new(base, fragments);
-        let (mut a, mut b) = (Memory::default(), Memory::default());
+        let grouped = Grouped { view: view.clone(), all };
+        let [mut a, mut b, mut c] = [(); 3].map(|()| Memory::default());
         for (packet, seed) in packets.into_iter().map(packet_of) {
             let (table, hook) = (Table::Filter, Hook::Forward);
+            let of_groups = walk(&grouped, table, hook, packet, seed, Lookup::Indexed, &mut c);
             let of_view = walk(&view, table, hook, packet, seed, Lookup::Indexed, &mut a);
             let of_whole = walk(&whole, table, hook, packet, seed, Lookup::Linear, &mut b);
-            prop_assert_eq!(of_view, of_whole);
+            prop_assert_eq!(&of_view, &of_whole);
+            prop_assert_eq!(&of_groups, &of_whole);
         }
+    }
+}
+
+/// A view that answers with all rules of the slot as one group, wherever it is asked to begin.
+struct Grouped {
+    view: FragmentView,
+    all: Vec<Rule>,
+}
+
+impl Rules for Grouped {
+    fn base(&self, table: Table, hook: Hook) -> Option<&Chain> {
+        self.view.base(table, hook)
+    }
+
+    fn chain(&self, table: Table, id: ChainId) -> &Chain {
+        self.view.chain(table, id)
+    }
+
+    fn slot(&self, _: Table, _: SlotId, _: &Packet, from: u32) -> SlotHit<'_> {
+        let total = self.all.len() as u32;
+        if from < total {
+            SlotHit {
+                rules: &self.all,
+                before: 0,
+                total,
+            }
+        } else {
+            SlotHit {
+                rules: &[],
+                before: total,
+                total,
+            }
+        }
+    }
+
+    fn tracks(&self) -> bool {
+        self.view.tracks()
     }
 }
 

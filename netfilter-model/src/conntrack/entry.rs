@@ -1,0 +1,142 @@
+//! What is remembered of one connection.
+
+use super::tcp::{TcpState, TcpTrack};
+use crate::device::DeviceId;
+use crate::rule::RuleRef;
+use crate::time::SimTime;
+use crate::tuple::{Side, Tuple};
+
+/// Which way a packet goes, seen from the connection's first packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// As the first packet.
+    Original,
+    /// As its answer.
+    Reply,
+}
+
+impl Direction {
+    /// Returns the other direction.
+    pub const fn other(self) -> Direction {
+        match self {
+            Direction::Original => Direction::Reply,
+            Direction::Reply => Direction::Original,
+        }
+    }
+}
+
+/// What connection tracking says about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CtInfo {
+    /// No entry could be attached.
+    Invalid,
+    /// Of a connection without an answer yet.
+    New,
+    /// About another connection.
+    Related,
+    /// Of an answered connection, or the answer.
+    Established,
+}
+
+/// Facts about an entry that only ever become true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status(u8);
+
+impl Status {
+    /// An answer was seen.
+    pub const SEEN_REPLY: Status = Status(0x01);
+    /// The entry is not dropped early.
+    pub const ASSURED: Status = Status(0x02);
+    /// The entry is in the table.
+    pub const CONFIRMED: Status = Status(0x04);
+    /// The source is rewritten.
+    pub const SRC_NAT: Status = Status(0x08);
+    /// The destination is rewritten.
+    pub const DST_NAT: Status = Status(0x10);
+    /// It is settled whether the source is.
+    pub const SRC_NAT_DONE: Status = Status(0x20);
+    /// It is settled whether the destination is.
+    pub const DST_NAT_DONE: Status = Status(0x40);
+
+    /// Returns whether all of these hold.
+    #[inline]
+    pub const fn contains(self, status: Status) -> bool {
+        self.0 & status.0 == status.0
+    }
+
+    #[inline]
+    pub(crate) const fn insert(&mut self, status: Status) {
+        self.0 |= status.0;
+    }
+
+    pub(crate) const fn nat(side: Side) -> Status {
+        match side {
+            Side::Source => Status::SRC_NAT,
+            Side::Destination => Status::DST_NAT,
+        }
+    }
+
+    pub(crate) const fn nat_done(side: Side) -> Status {
+        match side {
+            Side::Source => Status::SRC_NAT_DONE,
+            Side::Destination => Status::DST_NAT_DONE,
+        }
+    }
+}
+
+/// A connection as remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub(crate) original: Tuple,
+    pub(crate) reply: Tuple,
+    pub(crate) status: Status,
+    pub(super) protocol: ProtocolState,
+    pub(super) deadline: SimTime,
+    /// The nat rule that chose the destination.
+    pub(crate) dnat_rule: Option<RuleRef>,
+    /// The device whose address the source was replaced with.
+    pub(crate) masquerade_dev: Option<DeviceId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProtocolState {
+    Tcp(TcpTrack),
+    /// A UDP flow, with the time from which on it may be called a stream.
+    Udp(SimTime),
+    Icmp,
+    Other,
+}
+
+impl Entry {
+    /// Returns the tuple of packets in a direction, as they are when tracking first sees them.
+    #[inline]
+    pub const fn tuple(&self, direction: Direction) -> &Tuple {
+        match direction {
+            Direction::Original => &self.original,
+            Direction::Reply => &self.reply,
+        }
+    }
+
+    /// Returns what is known about the connection.
+    pub const fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Returns when the entry ends unless another packet comes.
+    pub const fn deadline(&self) -> SimTime {
+        self.deadline
+    }
+
+    /// Returns the TCP state, or `None` for another protocol.
+    pub const fn tcp_state(&self) -> Option<TcpState> {
+        match self.protocol {
+            ProtocolState::Tcp(track) => Some(track.state),
+            _ => None,
+        }
+    }
+
+    /// Returns the nat rule that chose the destination.
+    pub const fn dnat_rule(&self) -> Option<RuleRef> {
+        self.dnat_rule
+    }
+}

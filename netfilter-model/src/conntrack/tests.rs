@@ -1,0 +1,333 @@
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::nat;
+use crate::packet::TcpFlags;
+use crate::rule::{NatFlags, NatRange};
+use crate::testing::{CLIENT, NODE, REMOTE_POD, VIP, bits, tcp, udp};
+use crate::tuple::Side;
+
+fn at(seconds: u64) -> SimTime {
+    SimTime::from_nanos(seconds * 1_000_000_000)
+}
+
+/// Tracks a packet and confirms a new connection.
+fn pass(table: &mut Conntrack, now: SimTime, packet: &Packet) -> Result<CtInfo, Clash> {
+    let mut own = None;
+    let track = table.track(now, packet, &mut own).expect("there is room");
+    if track.holder == Holder::Tentative {
+        table.confirm(now, &mut own)?;
+    }
+    Ok(track.info)
+}
+
+fn life(table: &Conntrack, now: SimTime) -> Vec<u64> {
+    table
+        .entries(now)
+        .map(|entry| (entry.deadline() - now).as_secs())
+        .collect()
+}
+
+#[test]
+fn udp_becomes_a_stream_two_seconds_after_its_first_packet() {
+    let mut table = Conntrack::new(Sysctls::default());
+    let (query, answer) = (udp((CLIENT, 9), (VIP, 53)), udp((VIP, 53), (CLIENT, 9)));
+    let steps = [
+        (0, query, CtInfo::New, 30),
+        (1, query, CtInfo::New, 30),
+        // The first answer, however late, does not make a stream.
+        (5, answer, CtInfo::Established, 30),
+        (6, query, CtInfo::Established, 120),
+        (7, answer, CtInfo::Established, 120),
+    ];
+    for (second, packet, info, seconds) in steps {
+        assert_eq!(
+            pass(&mut table, at(second), &packet),
+            Ok(info),
+            "at {second}"
+        );
+        assert_eq!(life(&table, at(second)), [seconds], "at {second}");
+    }
+    let assured = table
+        .entries(at(7))
+        .next()
+        .unwrap()
+        .status()
+        .contains(Status::ASSURED);
+    assert!(assured);
+}
+
+#[test]
+fn udp_stays_short_within_two_seconds() {
+    let mut table = Conntrack::new(Sysctls::default());
+    for packet in [udp((CLIENT, 9), (VIP, 53)), udp((VIP, 53), (CLIENT, 9))] {
+        for second in [0, 2] {
+            pass(&mut table, at(second), &packet).unwrap();
+        }
+    }
+    assert_eq!(life(&table, at(2)), [30]);
+}
+
+#[test]
+fn an_entry_beyond_its_deadline_is_absent() {
+    let mut table = Conntrack::new(Sysctls::default());
+    let packet = udp((CLIENT, 9), (VIP, 53));
+    pass(&mut table, at(0), &packet).unwrap();
+    assert!(table.lookup(at(29), &packet.tuple).is_some());
+    assert!(table.lookup(at(30), &packet.tuple).is_none());
+    assert_eq!(pass(&mut table, at(30), &packet), Ok(CtInfo::New));
+    assert_eq!(table.len(), 1);
+}
+
+#[test]
+fn memory_follows_the_live_entries() {
+    let mut table = Conntrack::new(Sysctls::default());
+    for i in 0..100_000u64 {
+        let packet = udp((CLIENT, (i % 60_000) as u16 + 1), (VIP, 53));
+        // A packet each 100 ms: 300 live at once.
+        pass(&mut table, SimTime::from_nanos(i * 100_000_000), &packet).unwrap();
+    }
+    assert!(table.slab.len() <= 1024, "{} cells", table.slab.len());
+}
+
+#[test]
+fn a_full_table_drops_early_what_is_not_assured_and_then_refuses() {
+    let mut table = Conntrack::new(Sysctls {
+        max: 4,
+        ..Sysctls::default()
+    });
+    let syn = |port| tcp((CLIENT, port), (VIP, 80), TcpFlags::SYN);
+    for port in 1..=5 {
+        pass(&mut table, at(0), &syn(port)).unwrap();
+    }
+    assert_eq!((table.len(), table.stats().early_drop), (4, 1));
+    let ports: Vec<u16> = table
+        .entries(at(0))
+        .map(|entry| entry.original.src_part)
+        .collect();
+    for port in ports {
+        pass(
+            &mut table,
+            at(0),
+            &tcp((VIP, 80), (CLIENT, port), TcpFlags::SYN_ACK),
+        )
+        .unwrap();
+        pass(
+            &mut table,
+            at(0),
+            &tcp((CLIENT, port), (VIP, 80), TcpFlags::ACK),
+        )
+        .unwrap();
+    }
+    let mut own = None;
+    assert!(
+        table.track(at(0), &syn(9), &mut own).is_err(),
+        "all are assured"
+    );
+    assert_eq!(table.stats().drop, 1);
+    assert_eq!(
+        table.track(at(432_001), &syn(9), &mut own).unwrap().info,
+        CtInfo::New
+    );
+}
+
+#[test]
+fn deleting_lets_the_next_packet_be_new() {
+    let mut table = Conntrack::new(Sysctls::default());
+    let (query, answer) = (udp((CLIENT, 9), (VIP, 53)), udp((VIP, 53), (CLIENT, 9)));
+    pass(&mut table, at(0), &query).unwrap();
+    pass(&mut table, at(0), &answer).unwrap();
+    assert_eq!(
+        table.delete(at(0), |entry| entry.original.dst_part == 53),
+        1
+    );
+    assert_eq!(pass(&mut table, at(0), &query), Ok(CtInfo::New));
+}
+
+/// A tentative entry for a packet.
+fn tentative(table: &mut Conntrack, packet: &Packet) -> Entry {
+    let mut own = None;
+    let _ = table.track(at(0), packet, &mut own).expect("there is room");
+    own.expect("a new connection")
+}
+
+/// Masquerades connections of one client port to one destination, one after the other.
+fn masquerade(table: &mut Conntrack, clients: u8, range: &NatRange) -> Vec<Result<u16, Clash>> {
+    let mut drawn = 0;
+    let mut draw = || {
+        drawn += 1;
+        bits(drawn)
+    };
+    (1..=clients)
+        .map(|client| {
+            let from = Ipv4Addr::new(10, 244, 1, client);
+            let mut entry = tentative(table, &tcp((from, 5000), (REMOTE_POD, 80), TcpFlags::SYN));
+            nat::set_up(table, at(0), &mut entry, Side::Source, range, &mut draw);
+            let port = entry.reply.dst_part;
+            assert_eq!(entry.reply.dst(), std::net::IpAddr::from(NODE));
+            table.confirm(at(0), &mut Some(entry)).map(|_| port)
+        })
+        .collect()
+}
+
+#[test]
+fn a_source_port_changes_only_on_a_clash_or_by_wish() {
+    let to_node = NatRange::address(NODE.into());
+    let mut table = Conntrack::new(Sysctls::default());
+    let ports = masquerade(&mut table, 2, &to_node);
+    assert_eq!(ports[0], Ok(5000));
+    assert!(
+        matches!(ports[1], Ok(1024..)) && ports[1] != ports[0],
+        "{ports:?}"
+    );
+    let fully = NatFlags {
+        random_fully: true,
+        ..NatFlags::default()
+    };
+    let ports = masquerade(
+        &mut Conntrack::new(Sysctls::default()),
+        1,
+        &to_node.with_flags(fully),
+    );
+    assert!(
+        matches!(ports[0], Ok(1024..)) && ports[0] != Ok(5000),
+        "{ports:?}"
+    );
+}
+
+#[test]
+fn the_third_client_of_two_ports_is_dropped_at_confirm() {
+    let range = NatRange {
+        ports: Some((7000, 7001)),
+        ..NatRange::address(NODE.into())
+    };
+    let mut table = Conntrack::new(Sysctls::default());
+    let ports = masquerade(&mut table, 3, &range);
+    let mut got: Vec<u16> = ports.iter().flatten().copied().collect();
+    got.sort_unstable();
+    assert_eq!((got, ports[2]), (vec![7000, 7001], Err(Clash)));
+    let Stats {
+        insert_failed,
+        drop,
+        insert,
+        ..
+    } = *table.stats();
+    assert_eq!((insert_failed, drop, insert), (1, 1, 2));
+}
+
+#[test]
+fn a_dnat_range_takes_the_first_free_port_and_one_address_per_client() {
+    let addresses =
+        crate::rule::NatAddresses::V4(Ipv4Addr::new(10, 244, 2, 1), Ipv4Addr::new(10, 244, 2, 8));
+    let range = NatRange {
+        addresses,
+        ports: Some((90, 99)),
+        ..NatRange::keep()
+    };
+    let mut table = Conntrack::new(Sysctls::default());
+    let mut draw = || panic!("a destination port is not drawn");
+    let mut chosen = std::collections::BTreeSet::new();
+    for port in 1..20 {
+        let mut entry = tentative(&mut table, &tcp((CLIENT, port), (VIP, 80), TcpFlags::SYN));
+        nat::set_up(
+            &mut table,
+            at(0),
+            &mut entry,
+            Side::Destination,
+            &range,
+            &mut draw,
+        );
+        assert_eq!(entry.reply.src_part, 90);
+        chosen.insert(entry.reply.src());
+        table.confirm(at(0), &mut Some(entry)).unwrap();
+    }
+    assert_eq!(
+        chosen.len(),
+        1,
+        "the same client always gets the same address"
+    );
+}
+
+fn flow() -> impl Strategy<Value = (u8, u16, u8, u16, bool)> {
+    (1u8..4, 1u16..6, 1u8..4, 80u16..82, any::<bool>())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    // Every tuple of the table leads to its entry; a clash enters neither.
+    #[test]
+    fn both_tuples_or_neither(
+        flows in prop::collection::vec((flow(), prop::option::of(flow()), 0u64..100), 1..60)
+    ) {
+        let mut table = Conntrack::new(Sysctls { max: 20, ..Sysctls::default() });
+        let mut now = 0;
+        for ((client, sport, vip, dport, is_tcp), rewrite, wait) in flows {
+            now += wait;
+            let (from, to) = (Ipv4Addr::new(10, 0, 0, client), Ipv4Addr::new(10, 96, 0, vip));
+            let packet = match is_tcp {
+                true => tcp((from, sport), (to, dport), TcpFlags::SYN),
+                false => udp((from, sport), (to, dport)),
+            };
+            let mut own = None;
+            let Ok(track) = table.track(at(now), &packet, &mut own) else { continue };
+            if track.holder == Holder::Tentative {
+                let entry = own.as_mut().unwrap();
+                if let Some((_, _, backend, port, _)) = rewrite {
+                    let range = NatRange::to(Ipv4Addr::new(10, 1, 0, backend).into(), port);
+                    let side = Side::Destination;
+                    nat::set_up(&mut table, at(now), entry, side, &range, &mut || 0);
+                }
+                let tentative = entry.clone();
+                let confirmed = table.confirm(at(now), &mut own);
+                let found = table.lookup(at(now), &tentative.original);
+                prop_assert_eq!(found.is_some(), confirmed.is_ok());
+            }
+            prop_assert_eq!(table.tuples.len(), 2 * table.len());
+            for entry in table.entries(at(now)) {
+                for direction in [Direction::Original, Direction::Reply] {
+                    let found = table.lookup(at(now), entry.tuple(direction));
+                    prop_assert_eq!(found, Some((entry, direction)));
+                }
+            }
+        }
+    }
+
+    // What nat does to a request, it undoes on the answer.
+    #[test]
+    fn un_nat_undoes_nat(
+        (client, sport, vip, dport, is_tcp) in flow(),
+        backend in 1u8..4,
+        port in 1u16..,
+        source in prop::option::of(any::<bool>()),
+        seed in any::<u64>(),
+    ) {
+        let (from, to) = (Ipv4Addr::new(10, 0, 0, client), Ipv4Addr::new(10, 96, 0, vip));
+        let packet = match is_tcp {
+            true => tcp((from, sport), (to, dport), TcpFlags::SYN),
+            false => udp((from, sport), (to, dport)),
+        };
+        let mut table = Conntrack::new(Sysctls::default());
+        let mut entry = tentative(&mut table, &packet);
+        let range = NatRange::to(Ipv4Addr::new(10, 1, 0, backend).into(), port);
+        let mut draw = || bits(seed);
+        nat::set_up(&mut table, at(0), &mut entry, Side::Destination, &range, &mut draw);
+        if let Some(random_fully) = source {
+            let flags = NatFlags { random_fully, ..NatFlags::default() };
+            let range = NatRange::address(NODE.into()).with_flags(flags);
+            nat::set_up(&mut table, at(0), &mut entry, Side::Source, &range, &mut draw);
+        }
+        let mut request = packet;
+        for side in [Side::Destination, Side::Source] {
+            nat::translate(&entry, Direction::Original, side, &mut request);
+        }
+        prop_assert_eq!(request.tuple.reply(), entry.reply);
+        let mut answer = Packet { tuple: request.tuple.reply(), ..packet };
+        for side in [Side::Destination, Side::Source] {
+            nat::translate(&entry, Direction::Reply, side, &mut answer);
+        }
+        prop_assert_eq!(answer.tuple, packet.tuple.reply());
+    }
+}
