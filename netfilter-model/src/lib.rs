@@ -16,7 +16,7 @@
 //!                                                          security
 //! ```
 //!
-//! - [`packet`], [`tuple`]: a packet is a struct of fields.
+//! - [`packet`], [`mod@tuple`]: a packet is a struct of fields.
 //! - [`hook`]: hooks, tables, and their order as data.
 //! - [`rule`]: matches, targets, chains; building and checking whole rulesets or parts of them;
 //!   writing them as `iptables-save` does.
@@ -29,9 +29,9 @@
 //! kube-proxy's rules are made of; jumps, gotos, policies, and how many rules a linear walk looks
 //! at; connection tracking with tentative entries, clashes, timeouts and the TCP state table; NAT
 //! decided by the first packet, its port search, null bindings, and translation of ICMP errors;
-//! what the sender of a rejected packet is told; bridged frames, loopback, rerouting.
+//! what the sender of a rejected packet is told, within the rate limit of ICMP errors; bridged frames, loopback, rerouting.
 //!
-//! Not modelled: sequence numbers and windows, fragments, payload, checksums, the ICMP rate limit,
+//! Not modelled: sequence numbers and windows, fragments, payload, checksums,
 //! neighbour tables and queues (the caller's), nftables rulesets, ipsets, `recent`, IPVS, eBPF.
 //!
 //! ```

@@ -17,6 +17,7 @@
 )]
 
 mod answer;
+mod limit;
 mod outcome;
 mod step;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use crate::packet::{IcmpError, Packet};
 use crate::rule::{RejectWith, RuleRef, Rules};
 use crate::traverse::{Lookup, Memory};
 
+use limit::IcmpLimit;
 use outcome::Seal;
 pub use outcome::{Answer, Delivery, Drop, DropReason, Egress, Outcome, Rejection, Stopped};
 
@@ -41,6 +43,7 @@ pub struct Netns {
     conntrack: Conntrack,
     memory: Memory,
     lookup: Lookup,
+    icmp_limit: IcmpLimit,
 }
 
 /// A packet on its way through the hooks.
@@ -131,6 +134,7 @@ impl Netns {
             conntrack,
             memory: Memory::default(),
             lookup: Lookup::default(),
+            icmp_limit: IcmpLimit::new(),
         }
     }
 

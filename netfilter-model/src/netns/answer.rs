@@ -9,11 +9,9 @@ use crate::packet::{IcmpError, L4, Packet, TcpFlags};
 use crate::rule::{RejectWith, Rules};
 
 impl Netns {
-    /// Makes the answer and sends it through OUTPUT and POSTROUTING; `None` if nothing is said or
-    /// the answer itself is dropped.
+    /// Makes the answer and sends it through OUTPUT and POSTROUTING; `None` if nothing is said, too
+    /// much was said already, or the answer itself is dropped.
     // Kernel: nf_reject_ipv4.c; icmp.c, __icmp_send
-    // Simplified: no ICMP rate limit (a burst of 6 and one per second for each destination, 1000
-    // per second for the host).
     pub(super) fn answer<H: Host, R: Rules, D: Draws>(
         &mut self,
         rejected: &Flight,
@@ -32,6 +30,13 @@ impl Netns {
             RejectWith::TcpReset => reset(about)?,
             RejectWith::Icmp(kind) => icmp_error(about, kind, route, env.host)?,
         };
+        // Resets are not limited, nor is what goes by the loopback device.
+        if let RejectWith::Icmp(kind) = with
+            && route != Route::Local
+            && !self.icmp_limit.allow(env.now, packet.tuple.dst(), kind)
+        {
+            return None;
+        }
         let mut flight = Flight::new(packet, None);
         // Kernel: nf_conntrack_core.c, nf_conntrack_attach: the answer shares the connection.
         flight.track = rejected.track.and_then(attached);

@@ -205,7 +205,8 @@ fn role() {
         "serve" => serve(),
         "tcp" => args
             .split_whitespace()
-            .for_each(|to| println!("{MARK}{}", connect(to))),
+            .for_each(|to| println!("{MARK}{}", connect(to, PATIENCE))),
+        "together" => together(&args),
         "udp" => exchange(&args),
         role => panic!("no role {role}"),
     }
@@ -236,9 +237,9 @@ fn serve() {
 }
 
 /// Connects once and returns `LOCAL ok SERVER PEER-SEEN`, or `- ERROR`.
-fn connect(to: &str) -> String {
+fn connect(to: &str, patience: Duration) -> String {
     let address: SocketAddr = to.parse().expect("an address and port");
-    let stream = match TcpStream::connect_timeout(&address, PATIENCE) {
+    let stream = match TcpStream::connect_timeout(&address, patience) {
         Ok(stream) => stream,
         Err(error) => return format!("- {:?}", error.kind()),
     };
@@ -249,6 +250,15 @@ fn connect(to: &str) -> String {
         Ok(_) => format!("{local} ok {}", line.trim()),
         Err(error) => format!("{local} {:?}", error.kind()),
     }
+}
+
+/// Connects to all addresses at once, for less than a retransmission takes.
+fn together(args: &str) {
+    std::thread::scope(|scope| {
+        for to in args.split_whitespace() {
+            scope.spawn(move || println!("{MARK}{}", connect(to, Duration::from_millis(700))));
+        }
+    });
 }
 
 /// `PORT TO…`: sends a datagram from one port to each address and prints
