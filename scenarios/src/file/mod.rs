@@ -449,7 +449,8 @@ fn not_a_scenario(root: &Node) -> Option<Diagnostic> {
     if version.value.text() == Some("rulelag/v1") {
         return None; // `kind` will be an unknown field
     }
-    let message = format!("this is {}, not a scenario", kind.value.describe());
+    let what = kind.value.text().unwrap_or("something else");
+    let message = format!("this is a Kubernetes object ({what}), not a scenario");
     Some(
         Diagnostic::error("not-a-scenario", kind.key_span, message).help(
             "a scenario starts with `apiVersion: rulelag/v1` and names files of Kubernetes objects under \

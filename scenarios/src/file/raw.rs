@@ -707,6 +707,21 @@ impl Table {
         self.fields.iter().chain(self.one_of)
     }
 
+    fn with_article(&self) -> String {
+        let article = if self.name.starts_with(['a', 'e', 'i', 'o', 'u']) {
+            "an"
+        } else {
+            "a"
+        };
+        // "uniform" starts with a consonant to the ear.
+        let article = if self.name.starts_with("uni") {
+            "a"
+        } else {
+            article
+        };
+        format!("{article} {}", self.name)
+    }
+
     fn field(&self, name: &str) -> Option<&'static Field> {
         self.all_fields().find(|field| field.name == name)
     }
@@ -870,13 +885,20 @@ fn check_table(node: &Node, table: &'static Table, diagnostics: &mut Diagnostics
         // `clients:` with nothing behind it: as if empty, as Kubernetes reads it.
         Value::Null => &[],
         _ => {
-            let message = format!("expected a {}, found {}", table.name, node.describe());
+            let message = format!(
+                "expected {}, found {}",
+                table.with_article(),
+                node.describe()
+            );
             let help = match table.all_fields().next() {
                 _ if std::ptr::eq(table, &raw const LAW) => {
                     "write which law, as in `{ constant: 1s }` or `{ exponential: { mean: 1s } }`"
                         .to_owned()
                 }
-                Some(first) => format!("a {} is a mapping with `{}:` …", table.name, first.name),
+                Some(first) => {
+                    let table = table.with_article();
+                    format!("{table} is a mapping, as in `{}: …`", first.name)
+                }
                 None => String::new(),
             };
             diagnostics.push(Diagnostic::error("wrong-type", node.span, message).help(help));
@@ -938,7 +960,7 @@ fn unknown_field(entry: &Entry, table: &'static Table) -> Diagnostic {
     let message = format!("unknown field `{}` in this {}", entry.key, table.name);
     let help = match units::closest(&entry.key, names.iter().copied()) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("a {} has: {}", table.name, names.join(", ")),
+        None => format!("{} has: {}", table.with_article(), names.join(", ")),
     };
     Diagnostic::error("unknown-field", entry.key_span, message).help(help)
 }
@@ -975,8 +997,8 @@ fn check_one_of(
                 Diagnostic::error("conflicting-fields", second.key_span, message)
                     .context(first.key_span, "given here, too")
                     .help(format!(
-                        "a {} has exactly one of {}",
-                        table.name,
+                        "{} has exactly one of {}",
+                        table.with_article(),
                         names.join(", ")
                     )),
             );

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sim_core::config::{
     Action, Application, Arrivals, ClientSpec, ClusterConfig, Config, EventSpec, IntOrPercent,
     Ipv4Cidr, KubeletConfig, Limits, ObjectName, OnSigterm, PodNetwork, Propagation, ProxyConfig,
-    ProxyMode, Strategy,
+    ProxyMode, Strategy, TargetPort,
 };
 
 use super::diagnostic::{Diagnostic, Diagnostics, FileId, Span};
@@ -414,10 +414,17 @@ fn client_port(
     });
     if found.is_none() {
         let message = format!("Service {name} has no such port");
-        let target = service.ports.iter().any(|candidate| {
-            matches!(&candidate.target, sim_core::config::TargetPort::Number(target)
-                if Some(i64::from(*target)) == port.int())
-        });
+        let number = port.int();
+        let target = service
+            .ports
+            .iter()
+            .any(|candidate| match &candidate.target {
+                TargetPort::Number(target) => Some(i64::from(*target)) == number,
+                TargetPort::Name(target) => objects.deployments.iter().any(|(deployment, _)| {
+                    let target = deployment.template.ports.get(target);
+                    target.is_some() && target.copied().map(i64::from) == number
+                }),
+            });
         let help = if target {
             format!("this is the Pods' port; the Service's is {}", list())
         } else {
@@ -611,7 +618,10 @@ fn surge(strategy: &Strategy, replicas: u32) -> u64 {
 /// Checks that a run can end, and that nothing is planned for after its end.
 fn check_end(root: &Node, events: &[EventSpec], diagnostics: &mut Diagnostics) {
     let Some(duration) = root.get("duration") else {
-        if events.is_empty() && !root.get("clients").is_none_or(|c| c.items().is_empty()) {
+        if events.is_empty()
+            && !diagnostics.has_errors()
+            && !root.get("clients").is_none_or(|c| c.items().is_empty())
+        {
             let span = root
                 .entry("clients")
                 .map_or(root.span, |entry| entry.key_span);

@@ -122,4 +122,103 @@ mod tests {
         }
         assert!(references > 20);
     }
+
+    /// Checks `value` by the words that [`schema`] uses, but for `pattern`.
+    fn accepts(root: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+        if let Some(reference) = schema["$ref"].as_str() {
+            let name = reference.trim_start_matches("#/$defs/");
+            return accepts(root, &root["$defs"][name], value);
+        }
+        let fail = |why: &str| Err(format!("{value} {why}: {schema}"));
+        let is = |name: &str| match name {
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            "string" => value.is_string(),
+            "integer" => value.is_i64(),
+            "number" => value.is_number(),
+            _ => value.is_boolean(),
+        };
+        let types: Vec<&str> = match &schema["type"] {
+            Value::String(name) => vec![name],
+            Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        if !types.is_empty() && !types.into_iter().any(is) {
+            return fail("has the wrong type");
+        }
+        if let (Some(number), Some(least)) = (value.as_f64(), schema["minimum"].as_f64())
+            && number < least
+        {
+            return fail("is too small");
+        }
+        if let Some(words) = schema["enum"].as_array()
+            && !words.contains(value)
+        {
+            return fail("is none of the words");
+        }
+        let alternatives = |name: &str| {
+            let of = schema[name].as_array()?;
+            Some(
+                of.iter()
+                    .filter(|schema| accepts(root, schema, value).is_ok())
+                    .count(),
+            )
+        };
+        if alternatives("oneOf").is_some_and(|matching| matching != 1) {
+            return fail("is not exactly one of");
+        }
+        if alternatives("anyOf") == Some(0) {
+            return fail("is none of");
+        }
+        for item in value.as_array().into_iter().flatten() {
+            accepts(root, &schema["items"], item)?;
+        }
+        for name in schema["required"].as_array().into_iter().flatten() {
+            if value.get(name.as_str().unwrap_or_default()).is_none() {
+                return fail("lacks a field");
+            }
+        }
+        for (key, value) in value.as_object().into_iter().flatten() {
+            match (&schema["properties"][key], &schema["additionalProperties"]) {
+                (Value::Null, Value::Bool(false)) => return fail(key),
+                (Value::Null, more) => accepts(root, more, value)?,
+                (property, _) => accepts(root, property, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_library_is_accepted() {
+        let schema = schema();
+        for name in crate::library::names() {
+            let text = crate::library::get(name).unwrap();
+            let document = parse(text, FileId::FIRST, &mut Diagnostics::default()).remove(0);
+            assert_eq!(
+                accepts(&schema, &schema, &document.to_json()),
+                Ok(()),
+                "{name}"
+            );
+        }
+        for (text, why) in [
+            ("cluster: {}", "lacks a field"),
+            ("{ apiVersion: rulelag/v1, clustr: {} }", "clustr"),
+            (
+                "{ apiVersion: rulelag/v1, cluster: { nodes: 0 } }",
+                "is too small",
+            ),
+            (
+                "{ apiVersion: rulelag/v1, events: [{ at: 1s }] }",
+                "is not exactly one of",
+            ),
+            (
+                "{ apiVersion: rulelag/v1, proxy: { mode: ipvs } }",
+                "is none of the words",
+            ),
+        ] {
+            let document = parse(text, FileId::FIRST, &mut Diagnostics::default()).remove(0);
+            let found = accepts(&schema, &schema, &document.to_json()).expect_err(text);
+            assert!(found.contains(why), "{text}: {found}");
+        }
+    }
 }

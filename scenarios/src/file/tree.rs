@@ -406,10 +406,16 @@ impl Builder<'_> {
             }
         }
         let span = Span::new(self.file, at, at + 1);
-        Box::new(
+        let mut diagnostic =
             Diagnostic::error("yaml-syntax", span, format!("this is not YAML: {info}"))
-                .help(syntax_help(info)),
-        )
+                .help(syntax_help(info));
+        if info.contains("flow")
+            && let Some(open) = self.open.last()
+        {
+            let bracket = Span::new(self.file, open.start, open.start + 1);
+            diagnostic = diagnostic.context(bracket, "opened here");
+        }
+        Box::new(diagnostic)
     }
 }
 
