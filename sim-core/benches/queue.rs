@@ -292,7 +292,7 @@ fn named_timers(c: &mut Criterion) {
                     Event::Packet { .. } => queue.after(delay, event),
                 }
                 let entity = delay.subsec_nanos() % timers;
-                match delay.subsec_nanos() / 1_000 % 10 {
+                match delay.subsec_micros() % 10 {
                     0 | 1 => set(&mut queue, entity, delay),
                     2 => {
                         queue.clear_timer(TimerId::new(1, entity));

@@ -139,7 +139,8 @@ impl Law {
         }
     }
 
-    /// Returns the least time in seconds that is not exceeded with probability `p`.
+    /// Returns the least time in seconds that is not exceeded with probability `p`; of a mixture,
+    /// the next whole nanosecond.
     pub fn quantile(&self, p: f64) -> f64 {
         assert!((0.0..=1.0).contains(&p), "{p} is not a probability");
         match self {
@@ -434,8 +435,11 @@ fn mixture_cdf(parts: &[(f64, Law)], t_s: f64) -> f64 {
     (below / total(parts)).min(1.0)
 }
 
-/// The quantile of a mixture lies between those of its parts. Bisects the floating-point numbers
-/// there, which takes at most 64 steps: non-negative ones are in the order of their bits.
+/// Returns the first whole nanosecond at which the mixture's distribution function reaches `p`: on
+/// a grid, so that the way there, and its rounding errors, do not show in the result.
+///
+/// The quantile of a mixture lies between those of its parts. A bracket that starts there shrinks
+/// by regula falsi (Illinois), and every third time by half, which bounds the number of steps.
 fn mixture_quantile(parts: &[(f64, Law)], p: f64) -> f64 {
     let mut low = f64::INFINITY;
     let mut high = 0.0_f64;
@@ -444,20 +448,46 @@ fn mixture_quantile(parts: &[(f64, Law)], p: f64) -> f64 {
         low = low.min(quantile);
         high = high.max(quantile);
     }
-    if low == high || mixture_cdf(parts, low) >= p {
-        return low;
+    if high >= LONGEST.as_secs_f64() && mixture_cdf(parts, LONGEST.as_secs_f64()) < p {
+        return high;
     }
-    let (mut low, mut high) = (low.to_bits(), high.to_bits());
-    // Neighbours are 2⁻⁵² apart, relative to their size; sixteen of them are near enough.
-    while high - low > 16 {
-        let middle = low + (high - low) / 2;
-        if mixture_cdf(parts, f64::from_bits(middle)) >= p {
-            high = middle;
+    let excess = |nanos: u64| mixture_cdf(parts, nanos as f64 / 1e9) - p;
+    // The function reaches `p` after `low` and not after `high`; one more for rounding.
+    let mut low = ((low * 1e9) as u64).saturating_sub(1);
+    let mut high = to_duration(high).as_nanos() as u64 + 1;
+    let (mut at_low, mut at_high) = (excess(low), excess(high));
+    if at_low >= 0.0 {
+        return low as f64 / 1e9;
+    }
+    let mut moved_high = None;
+    let mut step = 0;
+    while high - low > 1 {
+        step += 1;
+        let share = at_low / (at_low - at_high);
+        let middle = if step % 3 == 0 || !(0.0..=1.0).contains(&share) {
+            low + (high - low) / 2
         } else {
-            low = middle;
+            low + (share * (high - low) as f64) as u64
+        };
+        let middle = middle.clamp(low + 1, high - 1);
+        let at_middle = excess(middle);
+        let moves_high = at_middle >= 0.0;
+        if moves_high {
+            (high, at_high) = (middle, at_middle);
+        } else {
+            (low, at_low) = (middle, at_middle);
         }
+        // The end that stays twice counts for half, so that the next step passes the root.
+        if moved_high == Some(moves_high) {
+            *(if moves_high {
+                &mut at_low
+            } else {
+                &mut at_high
+            }) *= 0.5;
+        }
+        moved_high = Some(moves_high);
     }
-    f64::from_bits(high)
+    high as f64 / 1e9
 }
 
 #[cfg(test)]

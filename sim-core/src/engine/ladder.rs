@@ -30,7 +30,7 @@ const BUCKETS: usize = 1 << DIGIT_BITS;
 /// Rungs that cover 64 bits, wherever the digits are cut.
 const RUNGS: usize = ((u64::BITS + DIGIT_BITS - 2) / DIGIT_BITS) as usize + 1;
 /// Entries of a chunk, the unit in which buckets grow.
-const CHUNK: usize = 16;
+const CHUNK: usize = 32;
 /// The largest bucket that is sorted whole; a larger one is spread over the rung below.
 const SORT_MAX: usize = 32;
 /// The largest bottom that insertions may make; a larger one gives its later part back.

@@ -76,9 +76,7 @@ impl Stream {
     /// If `attempt` is 2²⁶ or more.
     pub fn draw(&self, request: u64, attempt: u32, purpose: u8, index: u32) -> u64 {
         let nonce = nonce(attempt, purpose / WORDS as u8, index);
-        let mut generator = self.generator.clone();
-        generator.set_stream(nonce);
-        generator.set_word_pos(u128::from(request) * BLOCK_WORDS);
+        let mut generator = self.generator_at(request, nonce);
         for _ in 0..purpose % WORDS as u8 {
             generator.next_u64();
         }
@@ -91,8 +89,8 @@ impl Stream {
     ///
     /// If `attempt` is 2²⁶ or more.
     pub fn attempt(&self, request: u64, attempt: u32) -> Draws {
-        let [draws, ..] = self.blocks(request, nonce(attempt, 0, 0));
-        draws
+        let mut generator = self.generator_at(request, nonce(attempt, 0, 0));
+        Draws::next(&mut generator)
     }
 
     /// Returns the draws of a request's first attempt; see [`Stream::attempt`].
@@ -116,17 +114,18 @@ impl Stream {
     /// If `position` is 2⁶³ or more.
     pub fn cursor(&self, position: u64) -> Cursor {
         assert!(position < CURSORS, "position {position} is beyond 2^63");
-        let mut generator = self.generator.clone();
-        generator.set_stream(CURSORS | position);
-        Cursor { generator }
+        Cursor {
+            generator: self.generator_at(0, CURSORS | position),
+        }
     }
 
-    /// Returns four blocks in a row: what one call of the generator makes.
-    fn blocks(&self, counter: u64, nonce: u64) -> [Draws; BLOCKS] {
+    /// Returns a generator that begins with a block. It makes four blocks at once, when the first
+    /// is read.
+    fn generator_at(&self, counter: u64, nonce: u64) -> ChaCha8Rng {
         let mut generator = self.generator.clone();
         generator.set_stream(nonce);
         generator.set_word_pos(u128::from(counter) * BLOCK_WORDS);
-        std::array::from_fn(|_| Draws(std::array::from_fn(|_| generator.next_u64())))
+        generator
     }
 }
 
@@ -149,6 +148,10 @@ fn nonce(attempt: u32, purpose_group: u8, index: u32) -> u64 {
 pub struct Draws([u64; WORDS]);
 
 impl Draws {
+    fn next(generator: &mut ChaCha8Rng) -> Draws {
+        Draws(std::array::from_fn(|_| generator.next_u64()))
+    }
+
     /// Returns the draw for a purpose: what [`Stream::draw`] returns for it at index 0.
     ///
     /// # Panics
@@ -174,7 +177,8 @@ impl Requests {
     pub fn get(&mut self, request: u64) -> Draws {
         let first = request & !(BLOCKS as u64 - 1);
         if first != self.first {
-            self.blocks = self.stream.blocks(first, nonce(0, 0, 0));
+            let mut generator = self.stream.generator_at(first, nonce(0, 0, 0));
+            self.blocks = std::array::from_fn(|_| Draws::next(&mut generator));
             self.first = first;
         }
         self.blocks[(request - first) as usize]
