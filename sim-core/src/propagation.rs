@@ -31,6 +31,10 @@ pub struct Version<T> {
     pub content: T,
     /// When it went live, by node; empty for the version that the run began with.
     live: Vec<SimTime>,
+    /// When the first node had it.
+    pub first_live: SimTime,
+    /// When the last node had it.
+    pub last_live: SimTime,
 }
 
 impl<T> Version<T> {
@@ -40,16 +44,6 @@ impl<T> Version<T> {
             .get(node.index())
             .copied()
             .unwrap_or(SimTime::ZERO)
-    }
-
-    /// Returns when the first node had it.
-    pub fn first_live(&self) -> SimTime {
-        self.live.iter().copied().min().unwrap_or(SimTime::ZERO)
-    }
-
-    /// Returns when the last node had it.
-    pub fn last_live(&self) -> SimTime {
-        self.live.iter().copied().max().unwrap_or(SimTime::ZERO)
     }
 }
 
@@ -61,6 +55,8 @@ impl<T> History<T> {
             commit: SimTime::ZERO,
             content,
             live: Vec::new(),
+            first_live: SimTime::ZERO,
+            last_live: SimTime::ZERO,
         };
         History {
             first: 0,
@@ -77,7 +73,7 @@ impl<T> History<T> {
         lags: impl Iterator<Item = Duration>,
     ) -> &Version<T> {
         let previous = self.newest();
-        let live = lags
+        let live: Vec<SimTime> = lags
             .enumerate()
             .map(|(node, lag)| (now + lag).max(previous.live(NodeId::from_index(node))))
             .collect();
@@ -85,6 +81,8 @@ impl<T> History<T> {
             ordinal: previous.ordinal + 1,
             commit: now,
             content,
+            first_live: live.iter().copied().min().unwrap_or(now),
+            last_live: live.iter().copied().max().unwrap_or(now),
             live,
         };
         self.versions.push_back(version);
@@ -124,7 +122,7 @@ impl<T> History<T> {
         while self
             .versions
             .get(1)
-            .is_some_and(|next| next.last_live() <= time)
+            .is_some_and(|next| next.last_live <= time)
         {
             self.versions.pop_front();
             self.first += 1;

@@ -163,7 +163,7 @@ impl Windows {
         let last = window
             .removed_in
             .and_then(|version| history.get(version))
-            .map(Version::last_live);
+            .map(|version| version.last_live);
         let heard = last.is_some_and(|last| last <= now);
         let quiet = self
             .under_way
@@ -319,8 +319,8 @@ pub fn lateness<T>(
         max = max.max(late);
     }
     Lateness {
-        first: version.first_live(),
-        last: version.last_live(),
+        first: version.first_live,
+        last: version.last_live,
         mean_s: total as f64 / 1e9 / count,
         max_s: max as f64 / 1e9,
     }

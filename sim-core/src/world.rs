@@ -497,7 +497,7 @@ impl World {
                 return;
             }
         };
-        queue.at(version.last_live(), Event::LastNode(service));
+        queue.at(version.last_live, Event::LastNode(service));
         self.windows.changed(service, version, ServiceRules::names);
         if recorder.wants_detail() {
             for node in (0..self.lags.len()).map(NodeId::from_index) {

@@ -207,7 +207,7 @@ impl Iptables {
 
     /// Returns when the last node has, or will have, all that is committed.
     pub fn last_live(&self) -> SimTime {
-        let last = |state: &ServiceState| state.history.newest().last_live();
+        let last = |state: &ServiceState| state.history.newest().last_live;
         self.services
             .iter()
             .map(|(_, state)| last(state))
