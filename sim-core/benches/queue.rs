@@ -146,15 +146,16 @@ fn exponential(mean: Duration) -> Law {
 }
 
 /// Fills a queue and runs it until its events are spread as they stay.
-fn filled<Q: Queue>(mut queue: Q, pending: usize, increments: &mut Increments) -> Q {
+fn filled<Q: Queue>(mut queue: Q, pending: usize, law: &Law) -> (Q, Increments) {
+    let mut increments = Increments::new(law);
     for request in 0..pending as u64 {
         let time = queue.now() + increments.next();
         queue.push(time, Event::Packet { request, hop: 0 });
     }
     for _ in 0..5 * pending {
-        hold(&mut queue, increments);
+        hold(&mut queue, &mut increments);
     }
-    queue
+    (queue, increments)
 }
 
 #[inline]
@@ -169,15 +170,17 @@ fn hold_model(c: &mut Criterion, name: &str, law: &Law, pending: &[usize]) {
     let mut group = c.benchmark_group(name);
     group.throughput(Throughput::Elements(1));
     for &pending in pending {
+        // Criterion calls the closures many times.
+        let (mut ladder, mut heap) = (None, None);
         group.bench_function(BenchmarkId::new("ladder", pending), |b| {
-            let mut increments = Increments::new(law);
-            let mut queue = filled(EventQueue::new(), pending, &mut increments);
-            b.iter(|| hold(&mut queue, &mut increments));
+            let (queue, increments) =
+                ladder.get_or_insert_with(|| filled(EventQueue::new(), pending, law));
+            b.iter(|| hold(queue, increments));
         });
         group.bench_function(BenchmarkId::new("heap", pending), |b| {
-            let mut increments = Increments::new(law);
-            let mut queue = filled(Heap::default(), pending, &mut increments);
-            b.iter(|| hold(&mut queue, &mut increments));
+            let (queue, increments) =
+                heap.get_or_insert_with(|| filled(Heap::default(), pending, law));
+            b.iter(|| hold(queue, increments));
         });
     }
     group.finish();
@@ -206,8 +209,15 @@ fn holds(c: &mut Criterion) {
 }
 
 /// Timeouts of which 30 % are cancelled: the entity's generation has moved on when they fire.
-fn cancel_by_generation(c: &mut Criterion) {
-    fn start<Q: Queue>(mut queue: Q, pending: usize, increments: &mut Increments) -> Q {
+struct Timeouts<Q> {
+    queue: Q,
+    increments: Increments,
+    generations: Vec<u32>,
+}
+
+impl<Q: Queue> Timeouts<Q> {
+    fn new(mut queue: Q, pending: usize, law: &Law) -> Timeouts<Q> {
+        let mut increments = Increments::new(law);
         for entity in 0..pending as u32 {
             let time = queue.now() + increments.next();
             queue.push(
@@ -218,46 +228,51 @@ fn cancel_by_generation(c: &mut Criterion) {
                 },
             );
         }
-        queue
-    }
-    fn turn<Q: Queue>(queue: &mut Q, generations: &mut [u32], increments: &mut Increments) -> u32 {
-        let Event::Timeout { entity, generation } = queue.pop() else {
-            return 0;
+        let mut timeouts = Timeouts {
+            queue,
+            increments,
+            generations: vec![0; pending],
         };
-        let increment = increments.next();
-        let current = &mut generations[entity as usize];
+        for _ in 0..5 * pending {
+            timeouts.turn();
+        }
+        timeouts
+    }
+
+    /// Takes a timeout, dead or alive; schedules the entity's next, and cancels 30 % of them.
+    fn turn(&mut self) -> bool {
+        let Event::Timeout { entity, generation } = self.queue.pop() else {
+            return false;
+        };
+        let current = &mut self.generations[entity as usize];
         let live = generation == *current;
-        // Scheduling the entity's next timeout, then cancelling 30 % of them.
         let event = Event::Timeout {
             entity,
             generation: *current,
         };
+        let increment = self.increments.next();
         *current += u32::from(increment.subsec_nanos() % 10 < 3);
-        let time = queue.now() + increment;
-        queue.push(time, event);
-        u32::from(live)
+        let time = self.queue.now() + increment;
+        self.queue.push(time, event);
+        live
     }
+}
+
+fn cancel_by_generation(c: &mut Criterion) {
     let law = exponential(Duration::from_secs(1));
     let mut group = c.benchmark_group("cancel-30%");
     group.throughput(Throughput::Elements(1));
     for pending in PENDING {
+        let (mut ladder, mut heap) = (None, None);
         group.bench_function(BenchmarkId::new("ladder", pending), |b| {
-            let mut increments = Increments::new(&law);
-            let mut generations = vec![0; pending];
-            let mut queue = start(EventQueue::new(), pending, &mut increments);
-            for _ in 0..5 * pending {
-                turn(&mut queue, &mut generations, &mut increments);
-            }
-            b.iter(|| turn(&mut queue, &mut generations, &mut increments));
+            let timeouts =
+                ladder.get_or_insert_with(|| Timeouts::new(EventQueue::new(), pending, &law));
+            b.iter(|| timeouts.turn());
         });
         group.bench_function(BenchmarkId::new("heap", pending), |b| {
-            let mut increments = Increments::new(&law);
-            let mut generations = vec![0; pending];
-            let mut queue = start(Heap::default(), pending, &mut increments);
-            for _ in 0..5 * pending {
-                turn(&mut queue, &mut generations, &mut increments);
-            }
-            b.iter(|| turn(&mut queue, &mut generations, &mut increments));
+            let timeouts =
+                heap.get_or_insert_with(|| Timeouts::new(Heap::default(), pending, &law));
+            b.iter(|| timeouts.turn());
         });
     }
     group.finish();
@@ -271,8 +286,7 @@ fn named_timers(c: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     for timers in [100, 1_000, 10_000_u32] {
         group.bench_function(BenchmarkId::from_parameter(timers), |b| {
-            let mut increments = Increments::new(&law);
-            let mut queue = filled(EventQueue::new(), 10_000, &mut increments);
+            let (mut queue, mut increments) = filled(EventQueue::new(), 10_000, &law);
             let set = |queue: &mut EventQueue<Event>, entity: u32, delay: Duration| {
                 let at = queue.now() + delay;
                 let event = Event::Timeout {

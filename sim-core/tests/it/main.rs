@@ -3,6 +3,9 @@
 mod closed_form;
 mod determinism;
 mod independence;
+#[path = "../../../netfilter-model/tests/it/lab.rs"]
+mod lab;
 mod lifecycle;
 mod rules;
 mod support;
+mod tidy;

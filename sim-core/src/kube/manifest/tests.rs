@@ -1,6 +1,11 @@
 use serde_json::json;
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::pod::exec_sleep;
 use super::*;
+use crate::config::{IntOrPercent, Probe, ServicePortSpec, Strategy, TargetPort};
 
 fn service(change: impl Fn(&mut Value)) -> Value {
     let mut value = json!({
@@ -47,7 +52,7 @@ fn read(value: &Value) -> Manifest {
 
 fn read_deployment(value: &Value) -> DeploymentSpec {
     match read(value).object {
-        Object::Deployment(spec) => spec,
+        Object::Deployment(spec) => *spec,
         other => panic!("{other:?}"),
     }
 }
