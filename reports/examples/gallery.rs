@@ -21,10 +21,8 @@ struct Dice(u64);
 
 impl Dice {
     fn unit(&mut self) -> f64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as f64 + 0.5) / f64::from(1_u32 << 31)
     }
 
@@ -74,11 +72,7 @@ fn point(
 }
 
 fn parameter(path: &str, display: &str, value: Option<f64>) -> Parameter {
-    Parameter {
-        path: path.to_owned(),
-        display: display.to_owned(),
-        value,
-    }
+    Parameter { path: path.to_owned(), display: display.to_owned(), value }
 }
 
 const DELAY: &str = "propagation.delay.exponential.mean";
@@ -93,13 +87,7 @@ fn grid(delays: &[(&str, f64)], nodes: &[u32], loss: f64) -> (Vec<Axis>, Vec<Poi
                 parameter(DELAY, text, Some(delay)),
                 parameter(NODES, &n.to_string(), Some(f64::from(n))),
             ];
-            points.push(point(
-                points.len(),
-                parameters,
-                delay * loss,
-                f64::from(n),
-                &mut dice,
-            ));
+            points.push(point(points.len(), parameters, delay * loss, f64::from(n), &mut dice));
         }
     }
     (vec![Axis::from_path(DELAY), Axis::from_path(NODES)], points)
@@ -110,11 +98,7 @@ fn categories(count: usize) -> (Vec<Axis>, Vec<PointSummary>) {
     let modes = ["iptables", "nftables", "ipvs", "ebpf"];
     let points = (0..count)
         .map(|i| {
-            let name = if i < 4 {
-                modes[i].to_owned()
-            } else {
-                format!("a-rather-long-name-{i}")
-            };
+            let name = if i < 4 { modes[i].to_owned() } else { format!("a-rather-long-name-{i}") };
             let parameters = vec![parameter("proxy.mode", &name, None)];
             point(i, parameters, 0.1 * (i + 1) as f64, 100.0, &mut dice)
         })
@@ -148,9 +132,7 @@ fn rollout(
         let opened = 10.0 + every * f64::from(w);
         let changed = opened + 0.02 + 0.03 * dice.unit();
         let stopped = opened + pre_stop + 0.15;
-        let lives: Vec<f64> = (0..nodes)
-            .map(|_| changed + dice.exponential(delay))
-            .collect();
+        let lives: Vec<f64> = (0..nodes).map(|_| changed + dice.exponential(delay)).collect();
         let last = lives.iter().copied().fold(0.0, f64::max);
         let first = lives.iter().copied().fold(f64::MAX, f64::min);
         for (n, &live) in lives.iter().enumerate() {
@@ -170,11 +152,7 @@ fn rollout(
             if dice.unit() > stale {
                 continue;
             }
-            let cause = if sent < stopped + 0.3 {
-                Cause::Refused
-            } else {
-                Cause::Blackholed
-            };
+            let cause = if sent < stopped + 0.3 { Cause::Refused } else { Cause::Blackholed };
             mine.add(cause);
             out.loss(Loss {
                 request: u64::from(w) * 1000,
@@ -227,15 +205,8 @@ fn rollout(
         requests: attempts,
         requests_lost: all.total(),
         requests_unfinished: 0,
-        inside: Counts {
-            attempts: attempts / 2,
-            lost: all,
-            misdelivered: 0,
-        },
-        outside: Counts {
-            attempts: attempts - attempts / 2,
-            ..Counts::default()
-        },
+        inside: Counts { attempts: attempts / 2, lost: all, misdelivered: 0 },
+        outside: Counts { attempts: attempts - attempts / 2, ..Counts::default() },
         unfinished: 0,
         windows: u64::from(pods),
         lost_first_stale: Some(all.total()),
@@ -255,24 +226,17 @@ fn save(dir: &Path, charts: &[Chart]) -> Result<(), Box<dyn std::error::Error>> 
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dir: PathBuf = std::env::args_os()
-        .nth(1)
-        .ok_or("usage: gallery DIR")?
-        .into();
+    let dir: PathBuf = std::env::args_os().nth(1).ok_or("usage: gallery DIR")?.into();
     let delays = [("100ms", 0.1), ("300ms", 0.3), ("1s", 1.0), ("3s", 3.0)];
-    let many: Vec<(String, f64)> = (1..=12)
-        .map(|i| (format!("{}ms", i * 100), f64::from(i) * 0.1))
-        .collect();
+    let many: Vec<(String, f64)> =
+        (1..=12).map(|i| (format!("{}ms", i * 100), f64::from(i) * 0.1)).collect();
     let many: Vec<(&str, f64)> = many.iter().map(|(t, d)| (t.as_str(), *d)).collect();
     let sweeps = [
         ("sweep", grid(&delays, &[10, 100, 1000, 5000], 1.0)),
         ("sweep-zero", grid(&delays, &[10, 100, 1000, 5000], 0.0)),
         ("sweep-one-axis", grid(&delays, &[100], 1.0)),
         ("sweep-one-point", grid(&delays[1..2], &[100], 1.0)),
-        (
-            "sweep-large",
-            grid(&many, &[1, 3, 10, 30, 100, 300, 1000, 3000], 1.0),
-        ),
+        ("sweep-large", grid(&many, &[1, 3, 10, 30, 100, 300, 1000, 3000], 1.0)),
         ("sweep-modes", categories(4)),
         ("sweep-many-modes", categories(60)),
         ("sweep-none", (vec![], vec![])),
@@ -280,17 +244,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (name, (axes, points)) in &sweeps {
         let long =
             "a-scenario-with-a-very-long-name-that-somebody-thought-was-a-good-idea-".repeat(2);
-        let scenario = if *name == "sweep-many-modes" {
-            long.as_str()
-        } else {
-            "rolling-update"
-        };
-        let view = SweepView {
-            scenario,
-            seed: 7,
-            axes,
-            points,
-        };
+        let scenario = if *name == "sweep-many-modes" { long.as_str() } else { "rolling-update" };
+        let view = SweepView { scenario, seed: 7, axes, points };
         save(&dir.join(name), &sweep_charts(&view))?;
         let text = summary::sweep(&summary::SweepSummary {
             question: "How many requests does a rolling update lose when nodes learn late?",
@@ -302,10 +257,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         println!("== {name}\n{text}");
     }
-    std::fs::write(
-        dir.join("sweep.csv"),
-        write_sweep(Vec::new(), &sweeps[0].1.1)?,
-    )?;
+    std::fs::write(dir.join("sweep.csv"), write_sweep(Vec::new(), &sweeps[0].1.1)?)?;
     let runs = [
         ("run", rollout(6, 20, 3.0, 0.8, 0.0, true)),
         ("run-zero", rollout(6, 20, 3.0, 0.3, 5.0, true)),
@@ -315,12 +267,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("run-none", rollout(0, 20, 2.0, 0.8, 0.5, true)),
     ];
     for (name, records) in &runs {
-        let view = RunView {
-            scenario: "rolling-update",
-            seed: 7,
-            run: 0,
-            records,
-        };
+        let view = RunView { scenario: "rolling-update", seed: 7, run: 0, records };
         save(&dir.join(name), &run_charts(&view))?;
         let expectations = [
             summary::Expectation {

@@ -67,11 +67,7 @@ impl Collector {
     ///
     /// If the bins of the timeline have no width.
     pub fn new(detail: Detail) -> Collector {
-        assert_ne!(
-            detail,
-            Detail::Timeline(Duration::ZERO),
-            "bins without width"
-        );
+        assert_ne!(detail, Detail::Timeline(Duration::ZERO), "bins without width");
         Collector {
             detail,
             attempts: Vec::new(),
@@ -112,9 +108,8 @@ impl Collector {
     fn timeline(&self, run: &Run, width: Duration) -> Vec<TimelineBin> {
         let width = nanos(width);
         let last_loss = self.losses.last().map_or(0, |l| bin_of(l.sent, width) + 1);
-        let bins = (run.end.as_nanos().div_ceil(width) as usize)
-            .max(self.attempts.len())
-            .max(last_loss);
+        let bins =
+            (run.end.as_nanos().div_ceil(width) as usize).max(self.attempts.len()).max(last_loss);
         let mut lost = vec![LostByCause::default(); bins];
         for loss in &self.losses {
             lost[bin_of(loss.sent, width)].add(loss.cause);
@@ -201,14 +196,9 @@ fn stale_nodes(
         let Some(stopped) = window.stopped_accepting else {
             continue;
         };
-        let change = window
-            .endpoints_changed
-            .and_then(|at| live.get(&(&window.service, at)));
+        let change = window.endpoints_changed.and_then(|at| live.get(&(&window.service, at)));
         for &node in nodes.get(&window.service).into_iter().flatten() {
-            let until = change
-                .and_then(|c| c.get(node))
-                .copied()
-                .unwrap_or(SimTime::MAX);
+            let until = change.and_then(|c| c.get(node)).copied().unwrap_or(SimTime::MAX);
             if until > stopped {
                 stale.entry(node).or_default().push((stopped, until));
             }

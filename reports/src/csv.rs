@@ -76,20 +76,12 @@ impl<W: io::Write, R: Row> Writer<W, R> {
     pub fn new(out: W) -> Result<Self, Error> {
         let mut csv = plain(out);
         csv.write_record(R::columns())?;
-        Ok(Writer {
-            csv,
-            row: Fields::default(),
-            rows: PhantomData,
-        })
+        Ok(Writer { csv, row: Fields::default(), rows: PhantomData })
     }
 
     /// Goes on with a file that already has its header, for runs that are resumed.
     pub fn append(out: W) -> Self {
-        Writer {
-            csv: plain(out),
-            row: Fields::default(),
-            rows: PhantomData,
-        }
+        Writer { csv: plain(out), row: Fields::default(), rows: PhantomData }
     }
 
     /// Writes a row.
@@ -101,16 +93,12 @@ impl<W: io::Write, R: Row> Writer<W, R> {
 
     /// Flushes, and returns what was written to.
     pub fn finish(self) -> Result<W, Error> {
-        self.csv
-            .into_inner()
-            .map_err(|e| Error::from(e.into_error()))
+        self.csv.into_inner().map_err(|e| Error::from(e.into_error()))
     }
 }
 
 fn plain<W: io::Write>(out: W) -> ::csv::Writer<W> {
-    WriterBuilder::new()
-        .terminator(Terminator::Any(b'\n'))
-        .from_writer(out)
+    WriterBuilder::new().terminator(Terminator::Any(b'\n')).from_writer(out)
 }
 
 /// The fields of a row, as text.
@@ -125,8 +113,7 @@ impl Fields {
 
     /// Appends a value, or nothing.
     pub fn push_option(&mut self, value: Option<impl ToString>) {
-        self.0
-            .push(value.map(|v| v.to_string()).unwrap_or_default());
+        self.0.push(value.map(|v| v.to_string()).unwrap_or_default());
     }
 
     /// Appends a number that may be missing. No number is −0: an empty sum is, in Rust.
@@ -164,9 +151,7 @@ pub fn seconds(nanos: u128) -> String {
     if rest == 0 {
         return whole.to_string();
     }
-    format!("{whole}.{rest:09}")
-        .trim_end_matches('0')
-        .to_owned()
+    format!("{whole}.{rest:09}").trim_end_matches('0').to_owned()
 }
 
 fn split(columns: &str) -> Vec<String> {
@@ -301,11 +286,7 @@ impl Row for Propagation {
         row.push(&self.node);
         row.push_time(self.endpoints_changed);
         row.push_time(self.live);
-        row.push(seconds(
-            self.live
-                .saturating_since(self.endpoints_changed)
-                .as_nanos(),
-        ));
+        row.push(seconds(self.live.saturating_since(self.endpoints_changed).as_nanos()));
     }
 }
 
@@ -336,12 +317,7 @@ impl Row for TimelineBin {
 ///
 /// If the points differ in their parameters' paths.
 pub fn write_sweep<W: io::Write>(out: W, points: &[PointSummary]) -> Result<W, Error> {
-    let paths = |p: &PointSummary| {
-        p.parameters
-            .iter()
-            .map(|p| p.path.clone())
-            .collect::<Vec<_>>()
-    };
+    let paths = |p: &PointSummary| p.parameters.iter().map(|p| p.path.clone()).collect::<Vec<_>>();
     let axes = points.first().map(paths).unwrap_or_default();
     let mut csv = plain(out);
     let mut columns = split("point");
@@ -360,12 +336,7 @@ pub fn write_sweep<W: io::Write>(out: W, points: &[PointSummary]) -> Result<W, E
     csv.write_record(&columns)?;
     let mut row = Fields::default();
     for point in points {
-        assert_eq!(
-            paths(point),
-            axes,
-            "the parameters of point {}",
-            point.point
-        );
+        assert_eq!(paths(point), axes, "the parameters of point {}", point.point);
         row.0.clear();
         row.push(point.point);
         for parameter in &point.parameters {

@@ -257,15 +257,11 @@ impl PointSummary {
             replications.iter().filter_map(value).collect()
         };
         let every = |value: fn(&Replication) -> Option<f64>| -> Option<f64> {
-            let with_windows = replications
-                .iter()
-                .filter(|r| !r.lost_of_windows.is_empty());
+            let with_windows = replications.iter().filter(|r| !r.lost_of_windows.is_empty());
             mean(&with_windows.map(value).collect::<Option<Vec<f64>>>()?)
         };
-        let mut lost: Vec<u64> = replications
-            .iter()
-            .flat_map(|r| r.lost_of_windows.iter().copied())
-            .collect();
+        let mut lost: Vec<u64> =
+            replications.iter().flat_map(|r| r.lost_of_windows.iter().copied()).collect();
         lost.sort_unstable();
         let by_cause: Vec<Option<f64>> = (0..Cause::ALL.len())
             .map(|c| mean(&over(&|r| r.per_window(r.lost_by_cause[c]))))
@@ -301,10 +297,8 @@ impl PointSummary {
         runs: &[(Run, Vec<Window>)],
         last_node_lag_closed_form_s: Option<f64>,
     ) -> PointSummary {
-        let runs: Vec<Replication> = runs
-            .iter()
-            .map(|(run, windows)| Replication::new(run, windows))
-            .collect();
+        let runs: Vec<Replication> =
+            runs.iter().map(|(run, windows)| Replication::new(run, windows)).collect();
         PointSummary::new(point, parameters, &runs, last_node_lag_closed_form_s)
     }
 }

@@ -111,15 +111,11 @@ pub fn run(summary: &RunSummary<'_>) -> String {
     let misdelivered = run.inside.misdelivered + run.outside.misdelivered;
     if misdelivered > 0 {
         let attempts = plural(misdelivered, "attempt");
-        out.push_str(&format!(
-            "{attempts} answered by another workload, not counted as lost\n"
-        ));
+        out.push_str(&format!("{attempts} answered by another workload, not counted as lost\n"));
     }
     if run.unfinished > 0 {
         let attempts = plural(run.unfinished, "attempt");
-        out.push_str(&format!(
-            "{attempts} still open at the end, not counted as lost\n"
-        ));
+        out.push_str(&format!("{attempts} still open at the end, not counted as lost\n"));
     }
     let ended = match run.ended {
         Ended::Complete => "complete",
@@ -127,10 +123,7 @@ pub fn run(summary: &RunSummary<'_>) -> String {
         Ended::Limit => "CUT at the limit on simulated time",
     };
     let end = crate::csv::seconds(u128::from(run.end.as_nanos()));
-    out.push_str(&format!(
-        "{ended} at {end} s, {} events\n",
-        count(run.events)
-    ));
+    out.push_str(&format!("{ended} at {end} s, {} events\n", count(run.events)));
     out.push_str(&format!(
         "seed {}, fingerprint {:016x}, rulelag {}\n",
         summary.seed, run.fingerprint, summary.version
@@ -140,11 +133,8 @@ pub fn run(summary: &RunSummary<'_>) -> String {
 
 /// Returns the summary of a sweep.
 pub fn sweep(summary: &SweepSummary<'_>) -> String {
-    let mut out = head(
-        summary.question,
-        &sweep_answer(summary.axes, summary.points),
-        summary.expectations,
-    );
+    let mut out =
+        head(summary.question, &sweep_answer(summary.axes, summary.points), summary.expectations);
     if !summary.points.is_empty() {
         out.push('\n');
         out.push_str(&points_table(summary.axes, summary.points));
@@ -171,14 +161,8 @@ fn head(question: &str, answer: &str, expectations: &[Expectation]) -> String {
         }
     }
     if !expectations.is_empty() {
-        let held = expectations
-            .iter()
-            .filter(|e| e.verdict == Verdict::Held)
-            .count();
-        out.push_str(&format!(
-            "\n{held} of {} expectations held\n",
-            expectations.len()
-        ));
+        let held = expectations.iter().filter(|e| e.verdict == Verdict::Held).count();
+        out.push_str(&format!("\n{held} of {} expectations held\n", expectations.len()));
         let mut table = table(&["expected", "", "observed"]);
         for expectation in expectations {
             table.add_row([
@@ -202,10 +186,7 @@ pub fn run_answer(records: &RunRecords) -> String {
     let inside = records.run.inside;
     if windows == 0 {
         let outside = records.run.outside.lost.total();
-        return format!(
-            "No deletion window was opened; {} were lost.",
-            plural(outside, "attempt")
-        );
+        return format!("No deletion window was opened; {} were lost.", plural(outside, "attempt"));
     }
     let each = match windows {
         1 => "The deletion window".to_owned(),
@@ -220,11 +201,7 @@ pub fn run_answer(records: &RunRecords) -> String {
             0 => String::new(),
             n => format!(
                 "; {} lost outside",
-                if n == 1 {
-                    "1 was".to_owned()
-                } else {
-                    format!("{} were", count(n))
-                }
+                if n == 1 { "1 was".to_owned() } else { format!("{} were", count(n)) }
             ),
         };
         return format!(
@@ -243,11 +220,7 @@ pub fn run_answer(records: &RunRecords) -> String {
         n => format!(
             " ({} of those sent while {} open)",
             percent(inside.lost.total() as f64 / n as f64),
-            if windows == 1 {
-                "it was"
-            } else {
-                "windows were"
-            }
+            if windows == 1 { "it was" } else { "windows were" }
         ),
     };
     let by = Cause::ALL.map(|c| lost.get(c) as f64);
@@ -256,10 +229,8 @@ pub fn run_answer(records: &RunRecords) -> String {
 
 /// Returns the sentence that answers what a sweep's points lose.
 pub fn sweep_answer(axes: &[Axis], points: &[PointSummary]) -> String {
-    let known: Vec<(&PointSummary, f64)> = points
-        .iter()
-        .filter_map(|p| Some((p, p.lost_per_window?.mean)))
-        .collect();
+    let known: Vec<(&PointSummary, f64)> =
+        points.iter().filter_map(|p| Some((p, p.lost_per_window?.mean))).collect();
     let least = known.iter().min_by(|a, b| a.1.total_cmp(&b.1));
     let most = known.iter().max_by(|a, b| a.1.total_cmp(&b.1));
     let (Some(least), Some(most)) = (least, most) else {
@@ -274,29 +245,15 @@ pub fn sweep_answer(axes: &[Axis], points: &[PointSummary]) -> String {
     let describe = |p: &PointSummary| with_half_width(&p.lost_per_window.expect("a known mean"));
     let at = |p: &PointSummary| {
         let label = label_of(axes, p);
-        if label.is_empty() {
-            label
-        } else {
-            format!(" at {label}")
-        }
+        if label.is_empty() { label } else { format!(" at {label}") }
     };
     let share = match most.0.lost_fraction {
-        Some(f) => format!(
-            ", {} of those sent while windows were open",
-            percent(f.mean)
-        ),
+        Some(f) => format!(", {} of those sent while windows were open", percent(f.mean)),
         None => String::new(),
     };
-    let by = most
-        .0
-        .lost_by_cause
-        .map(|by| format!(" ({})", shares(&by)))
-        .unwrap_or_default();
+    let by = most.0.lost_by_cause.map(|by| format!(" ({})", shares(&by))).unwrap_or_default();
     if known.len() == 1 {
-        return format!(
-            "A deletion window loses {} attempts{share}{by}.",
-            describe(most.0)
-        );
+        return format!("A deletion window loses {} attempts{share}{by}.", describe(most.0));
     }
     format!(
         "A deletion window loses {} attempts{} and {}{}{share}{by}.",
@@ -321,9 +278,7 @@ fn windows_table(windows: &[Window]) -> String {
     }
     // A cause that takes the table past the terminal's edge is part of `lost` all the same.
     let named = &causes[..causes.len().min(4)];
-    let mut header = vec![
-        "window", "pod", "node", "opened", "stale", "attempts", "lost",
-    ];
+    let mut header = vec!["window", "pod", "node", "opened", "stale", "attempts", "lost"];
     header.extend(named.iter().map(|c| c.as_str()));
     header.push("expected");
     let mut rows = Vec::new();
@@ -333,9 +288,7 @@ fn windows_table(windows: &[Window]) -> String {
             window.pod.to_string(),
             window.node.to_string(),
             format!("{:.3} s", window.opened.as_secs_f64()),
-            window
-                .stale_max_s
-                .map_or("-".to_owned(), |s| format!("{s:.3} s")),
+            window.stale_max_s.map_or("-".to_owned(), |s| format!("{s:.3} s")),
             count(window.attempts),
             count(window.lost.total()),
         ];
@@ -344,10 +297,7 @@ fn windows_table(windows: &[Window]) -> String {
         rows.push(row);
     }
     let expected: Option<Vec<f64>> = windows.iter().map(|w| w.expected_lost).collect();
-    let stale = windows
-        .iter()
-        .filter_map(|w| w.stale_max_s)
-        .reduce(f64::max);
+    let stale = windows.iter().filter_map(|w| w.stale_max_s).reduce(f64::max);
     let mut total = vec![
         "all".to_owned(),
         plural(windows.len() as u64, "window"),
@@ -373,11 +323,7 @@ fn windows_table(windows: &[Window]) -> String {
 
 fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
     let varied: Vec<usize> = (0..axes.len())
-        .filter(|&a| {
-            points
-                .iter()
-                .any(|p| p.parameters[a] != points[0].parameters[a])
-        })
+        .filter(|&a| points.iter().any(|p| p.parameters[a] != points[0].parameters[a]))
         .collect();
     if let [first, second] = varied[..] {
         let few = |axis: usize| distinct(points, axis).len() <= MOST_COLUMNS;
@@ -390,14 +336,7 @@ fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
     }
     let mut header = vec!["point"];
     header.extend(varied.iter().map(|&a| axes[a].title.as_str()));
-    header.extend([
-        "lost per window",
-        "p99",
-        "max",
-        "of attempts",
-        "last node",
-        "expected",
-    ]);
+    header.extend(["lost per window", "p99", "max", "of attempts", "last node", "expected"]);
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), rounded);
     let rows = points.iter().take(MOST_POINTS).map(|point| {
         let mut row = vec![point.point.to_string()];
@@ -406,12 +345,8 @@ fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
             lost_cell(point),
             optional(point.lost_p99),
             point.lost_max.map_or("-".to_owned(), count),
-            point
-                .lost_fraction
-                .map_or("-".to_owned(), |f| percent(f.mean)),
-            point
-                .last_node_lag_s
-                .map_or("-".to_owned(), |i| format!("{:.3} s", i.mean)),
+            point.lost_fraction.map_or("-".to_owned(), |f| percent(f.mean)),
+            point.last_node_lag_s.map_or("-".to_owned(), |i| format!("{:.3} s", i.mean)),
             optional(point.expected_lost),
         ]);
         row
@@ -419,18 +354,13 @@ fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
     let elastic: Vec<usize> = (1..=varied.len()).collect();
     let mut out = numbers(&header, rows.collect(), &elastic);
     if points.len() > MOST_POINTS {
-        out.push_str(&format!(
-            "(the first {MOST_POINTS} points of {})\n",
-            points.len()
-        ));
+        out.push_str(&format!("(the first {MOST_POINTS} points of {})\n", points.len()));
     }
     out
 }
 
 fn lost_cell(point: &PointSummary) -> String {
-    point
-        .lost_per_window
-        .map_or("-".to_owned(), |i| with_half_width(&i))
+    point.lost_per_window.map_or("-".to_owned(), |i| with_half_width(&i))
 }
 
 fn distinct(points: &[PointSummary], axis: usize) -> Vec<&str> {
@@ -462,11 +392,7 @@ fn grid(axes: &[Axis], points: &[PointSummary], down: usize, across: usize) -> S
         "lost attempts per deletion window, mean ± half of the 95 % interval: {} down, {} across",
         axes[down].title, axes[across].title
     );
-    format!(
-        "{}\n{}",
-        wrap(&title).join("\n"),
-        numbers(&header, rows.collect(), &[])
-    )
+    format!("{}\n{}", wrap(&title).join("\n"), numbers(&header, rows.collect(), &[]))
 }
 
 /// Lays out rows whose columns are numbers but for the `elastic` ones, names that are cut until
@@ -561,11 +487,7 @@ fn cut(name: &str, most: usize) -> String {
     }
     let tail = most / 2;
     let head = most - tail - 1;
-    chars[..head]
-        .iter()
-        .chain(['…'].iter())
-        .chain(&chars[chars.len() - tail..])
-        .collect()
+    chars[..head].iter().chain(['…'].iter()).chain(&chars[chars.len() - tail..]).collect()
 }
 
 fn plural(n: u64, noun: &str) -> String {
@@ -575,12 +497,8 @@ fn plural(n: u64, noun: &str) -> String {
 /// Returns the shares of causes, the greatest first: `92 % refused, 8 % blackholed`.
 pub(crate) fn shares(by: &[f64; Cause::ALL.len()]) -> String {
     let total: f64 = by.iter().sum();
-    let mut causes: Vec<(f64, Cause)> = by
-        .iter()
-        .copied()
-        .zip(Cause::ALL)
-        .filter(|c| c.0 > 0.0)
-        .collect();
+    let mut causes: Vec<(f64, Cause)> =
+        by.iter().copied().zip(Cause::ALL).filter(|c| c.0 > 0.0).collect();
     causes.sort_by(|a, b| b.0.total_cmp(&a.0));
     let shares: Vec<String> = causes
         .iter()

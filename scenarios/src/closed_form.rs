@@ -7,9 +7,7 @@ use sim_core::config::{Config, Law, Propagation};
 /// delays. Nothing if nodes differ or the mean is infinite.
 pub(crate) fn last_node_s(config: &Config) -> Option<f64> {
     let Propagation::Delay { law, nodes } = &config.propagation;
-    nodes
-        .is_empty()
-        .then(|| mean_of_greatest(law, config.cluster.nodes))?
+    nodes.is_empty().then(|| mean_of_greatest(law, config.cluster.nodes))?
 }
 
 fn mean_of_greatest(law: &Law, n: u32) -> Option<f64> {
@@ -57,41 +55,24 @@ mod tests {
     #[test]
     fn agrees_with_known_means() {
         // The greatest of n on [0, 1 s]: n / (n + 1).
-        let uniform = Law::Uniform {
-            min: Duration::ZERO,
-            max: Duration::from_secs(1),
-        };
+        let uniform = Law::Uniform { min: Duration::ZERO, max: Duration::from_secs(1) };
         for n in [1, 10, 5000] {
             let expected = f64::from(n) / f64::from(n + 1);
             let found = mean_of_greatest(&uniform, n).unwrap();
             assert!((found - expected).abs() < 1e-6, "{n}: {found} {expected}");
         }
         // A Weibull law of shape 1 is exponential: the quadrature against m·H_N.
-        let exponential = Law::Exponential {
-            mean: Duration::from_secs(2),
-        };
-        let weibull = Law::Weibull {
-            shape: 1.0,
-            scale_s: 2.0,
-        };
+        let exponential = Law::Exponential { mean: Duration::from_secs(2) };
+        let weibull = Law::Weibull { shape: 1.0, scale_s: 2.0 };
         for n in [1, 10, 1000, 5000] {
             let expected = mean_of_greatest(&exponential, n).unwrap();
             let found = mean_of_greatest(&weibull, n).unwrap();
-            assert!(
-                (found / expected - 1.0).abs() < 1e-4,
-                "{n}: {found} {expected}"
-            );
+            assert!((found / expected - 1.0).abs() < 1e-4, "{n}: {found} {expected}");
         }
-        let pareto = Law::Pareto {
-            min_s: 1.0,
-            shape: 1.0,
-        };
+        let pareto = Law::Pareto { min_s: 1.0, shape: 1.0 };
         assert_eq!(mean_of_greatest(&pareto, 10), None);
         // The greatest of one is one: α·m / (α − 1).
-        let pareto = Law::Pareto {
-            min_s: 1.0,
-            shape: 3.0,
-        };
+        let pareto = Law::Pareto { min_s: 1.0, shape: 3.0 };
         assert!((mean_of_greatest(&pareto, 1).unwrap() - 1.5).abs() < 1e-12);
     }
 }

@@ -66,38 +66,20 @@ enum Metric {
 /// All metrics, and what they are.
 pub(crate) const METRICS: &[(&str, &str)] = &[
     ("attempts", "attempts begun"),
-    (
-        "lost",
-        "lost attempts; with {cause=\"…\"} those of one cause",
-    ),
+    ("lost", "lost attempts; with {cause=\"…\"} those of one cause"),
     ("lost_fraction", "lost / attempts"),
-    (
-        "lost_outside",
-        "lost attempts begun outside every deletion window",
-    ),
-    (
-        "lost_window_max",
-        "lost attempts of the worst deletion window",
-    ),
+    ("lost_outside", "lost attempts begun outside every deletion window"),
+    ("lost_window_max", "lost attempts of the worst deletion window"),
     ("requests", "requests begun"),
     ("requests_lost", "requests that no attempt could save"),
     ("requests_unfinished", "requests still open at the end"),
     ("unfinished", "attempts still open at the end"),
     ("misdelivered", "attempts answered by another workload"),
     ("windows", "deletion windows"),
-    (
-        "lost_first_stale",
-        "first attempts lost because a rule outlived its listener",
-    ),
+    ("lost_first_stale", "first attempts lost because a rule outlived its listener"),
     ("expected_lost", "the expectation of lost_first_stale"),
-    (
-        "stale_max_s",
-        "longest that a node's rules outlived a listener, in seconds",
-    ),
-    (
-        "stale_mean_s",
-        "mean of the same over nodes and windows, in seconds",
-    ),
+    ("stale_max_s", "longest that a node's rules outlived a listener, in seconds"),
+    ("stale_mean_s", "mean of the same over nodes and windows, in seconds"),
     ("end_s", "when the run ended, in seconds"),
 ];
 
@@ -133,13 +115,9 @@ pub(crate) struct ParseError {
 impl Expectation {
     /// Reads an expression.
     pub(crate) fn parse(text: &str, over: Over) -> Result<Expectation, ParseError> {
-        let fail = |message: String, help: &str| ParseError {
-            message,
-            help: help.to_owned(),
-        };
-        let name_end = text
-            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-            .unwrap_or(text.len());
+        let fail = |message: String, help: &str| ParseError { message, help: help.to_owned() };
+        let name_end =
+            text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
         let (name, rest) = text.split_at(name_end);
         let rest = rest.trim_start();
         let (cause, rest) = match rest.strip_prefix('{') {
@@ -162,10 +140,7 @@ impl Expectation {
             } else {
                 format!("`{text}` compares nothing")
             };
-            return Err(fail(
-                message,
-                "compare with ==, !=, <, <=, > or >=, as in `lost == 0`",
-            ));
+            return Err(fail(message, "compare with ==, !=, <, <=, > or >=, as in `lost == 0`"));
         };
         let number = number.trim();
         let (digits, scale) = match number.strip_suffix('%') {
@@ -190,10 +165,7 @@ impl Expectation {
     /// Judges a run.
     pub(crate) fn judge(&self, records: &RunRecords) -> Outcome {
         let value = self.metric.of(records);
-        Outcome {
-            value,
-            holds: value.map(|value| self.operator.holds(value, self.bound)),
-        }
+        Outcome { value, holds: value.map(|value| self.operator.holds(value, self.bound)) }
     }
 }
 
@@ -208,10 +180,7 @@ const CAUSE_HELP: &str = "a cause is written `lost{cause=\"refused\"}`";
 fn parse_cause(label: &str) -> Result<Cause, ParseError> {
     let fail = |message: String, help: String| Err(ParseError { message, help });
     let Some((key, value)) = label.split_once('=') else {
-        return fail(
-            format!("`{{{label}}}` is not a label"),
-            CAUSE_HELP.to_owned(),
-        );
+        return fail(format!("`{{{label}}}` is not a label"), CAUSE_HELP.to_owned());
     };
     if key.trim() != "cause" {
         let message = format!("unknown label `{}`", key.trim());
@@ -255,10 +224,7 @@ fn parse_metric(name: &str, cause: Option<Cause>) -> Result<Metric, ParseError> 
                 Some(name) => format!("did you mean `{name}`?"),
                 None => format!("known are {}", names().collect::<Vec<_>>().join(", ")),
             };
-            return Err(ParseError {
-                message: format!("unknown metric {name:?}"),
-                help,
-            });
+            return Err(ParseError { message: format!("unknown metric {name:?}"), help });
         }
     };
     match cause {

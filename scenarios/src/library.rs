@@ -2,16 +2,10 @@
 
 /// Name and text of each, in the order of `rulelag scenarios`.
 const SCENARIOS: &[(&str, &str)] = &[
-    (
-        "rolling-update",
-        include_str!("../library/rolling-update.yaml"),
-    ),
+    ("rolling-update", include_str!("../library/rolling-update.yaml")),
     ("delete-pod", include_str!("../library/delete-pod.yaml")),
     ("prestop", include_str!("../library/prestop.yaml")),
-    (
-        "scale-to-zero",
-        include_str!("../library/scale-to-zero.yaml"),
-    ),
+    ("scale-to-zero", include_str!("../library/scale-to-zero.yaml")),
 ];
 
 /// The one that `rulelag sweep` runs without a scenario.
@@ -19,10 +13,7 @@ pub(crate) const DEFAULT: &str = "rolling-update";
 
 /// Returns the text of the scenario called `name`.
 pub(crate) fn get(name: &str) -> Option<&'static str> {
-    SCENARIOS
-        .iter()
-        .find(|&&(known, _)| known == name)
-        .map(|&(_, text)| text)
+    SCENARIOS.iter().find(|&&(known, _)| known == name).map(|&(_, text)| text)
 }
 
 /// Returns the names of all of them.

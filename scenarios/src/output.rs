@@ -88,10 +88,7 @@ pub(crate) enum OutputError {
 }
 
 fn io_at(path: &Path) -> impl FnOnce(io::Error) -> OutputError {
-    move |error| OutputError::Io {
-        path: path.to_owned(),
-        error,
-    }
+    move |error| OutputError::Io { path: path.to_owned(), error }
 }
 
 /// A result that is being made.
@@ -114,15 +111,10 @@ impl Output {
             }
             return Err(error);
         }
-        *in_progress() = Some(InProgress {
-            partial: partial.clone(),
-            created: created.then(|| dir.to_owned()),
-        });
-        let output = Output {
-            dir: dir.to_owned(),
-            new: partial.join("new"),
-            files: BTreeSet::new(),
-        };
+        *in_progress() =
+            Some(InProgress { partial: partial.clone(), created: created.then(|| dir.to_owned()) });
+        let output =
+            Output { dir: dir.to_owned(), new: partial.join("new"), files: BTreeSet::new() };
         fs::create_dir_all(&output.new).map_err(io_at(dir))?;
         Ok(output)
     }
@@ -139,9 +131,7 @@ impl Output {
             let mut out = BufWriter::new(File::create(&part)?);
             write(&mut out)?;
             // A full disk may show only when the data is written out.
-            out.into_inner()
-                .map_err(io::IntoInnerError::into_error)?
-                .sync_all()
+            out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
         })();
         result.map_err(io_at(&shown))?;
         self.files.insert(name.to_owned());
@@ -181,12 +171,7 @@ impl Output {
                 moves.rename(&self.dir.join(&name), &old.join(&name))?;
             }
             let last = [MANIFEST.to_owned()];
-            for name in self
-                .files
-                .iter()
-                .filter(|&name| name != MANIFEST)
-                .chain(&last)
-            {
+            for name in self.files.iter().filter(|&name| name != MANIFEST).chain(&last) {
                 moves.rename(&self.part(name), &self.dir.join(name))?;
             }
             Ok(())
@@ -256,20 +241,15 @@ fn check_foreign(dir: &Path) -> Result<(), OutputError> {
     entries.sort();
     match entries.into_iter().next() {
         None => Ok(()),
-        Some(entry) => Err(OutputError::Foreign {
-            dir: dir.to_owned(),
-            entry,
-        }),
+        Some(entry) => Err(OutputError::Foreign { dir: dir.to_owned(), entry }),
     }
 }
 
 /// Returns the files of the result in a folder, its manifest included; nothing if it holds none.
 fn result_files(dir: &Path) -> Vec<String> {
     let manifest = dir.join(MANIFEST);
-    let mut files: Vec<String> = listed_files(&manifest)
-        .into_iter()
-        .filter(|name| dir.join(name).is_file())
-        .collect();
+    let mut files: Vec<String> =
+        listed_files(&manifest).into_iter().filter(|name| dir.join(name).is_file()).collect();
     if is_manifest(&manifest) {
         files.push(MANIFEST.to_owned());
     }
@@ -307,9 +287,8 @@ mod tests {
 
     fn names(dir: &Path) -> Vec<String> {
         let entries = fs::read_dir(dir).unwrap().flatten();
-        let mut names: Vec<String> = entries
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         names
     }
@@ -352,9 +331,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("out");
         let mut output = Output::open(&dir).unwrap();
-        output
-            .file("windows.csv", |out| out.write_all(b"1"))
-            .unwrap();
+        output.file("windows.csv", |out| out.write_all(b"1")).unwrap();
         let partial: Vec<String> = names(&dir.join(PARTIAL).join("new"));
         assert_eq!(partial, ["windows.csv.part"]);
         drop(output);

@@ -36,10 +36,8 @@ pub(crate) fn execute<T: Send, E: Send>(
     let jobs = schedule(points, replications);
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
-    let mut results: Vec<Vec<Option<T>>> = points
-        .iter()
-        .map(|_| (0..replications).map(|_| None).collect())
-        .collect();
+    let mut results: Vec<Vec<Option<T>>> =
+        points.iter().map(|_| (0..replications).map(|_| None).collect()).collect();
     let mut failure: Option<(usize, u32, E)> = None;
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
@@ -84,10 +82,7 @@ pub(crate) fn execute<T: Send, E: Send>(
     });
     match failure {
         Some((_, _, error)) => Err(error),
-        None => Ok(results
-            .into_iter()
-            .map(|runs| runs.into_iter().flatten().collect())
-            .collect()),
+        None => Ok(results.into_iter().map(|runs| runs.into_iter().flatten().collect()).collect()),
     }
 }
 
@@ -143,11 +138,7 @@ mod tests {
     #[test]
     fn one_failure_is_returned() {
         let fail = |job: Job| {
-            if job.point == 3 {
-                Err(job.replication)
-            } else {
-                Ok(())
-            }
+            if job.point == 3 { Err(job.replication) } else { Ok(()) }
         };
         assert_eq!(execute(&points(), 2, 1, fail, |_| {}), Err(0));
     }

@@ -22,13 +22,9 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     }
     let mut nanos: u128 = 0;
     while !rest.is_empty() {
-        let number_end = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(rest.len());
+        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, after) = rest.split_at(number_end);
-        let unit_end = after
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(after.len());
+        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
         let (unit, after) = after.split_at(unit_end);
         if number.is_empty() {
             return Err(format!("a number is missing before `{unit}`"));
@@ -83,9 +79,8 @@ pub(crate) fn parse_cidr(text: &str) -> Result<Ipv4Cidr, String> {
     let Some((address, length)) = text.split_once('/') else {
         return Err("a range needs a prefix length, as in `10.244.0.0/16`".to_owned());
     };
-    let address: Ipv4Addr = address
-        .parse()
-        .map_err(|_| format!("`{address}` is not an IPv4 address"))?;
+    let address: Ipv4Addr =
+        address.parse().map_err(|_| format!("`{address}` is not an IPv4 address"))?;
     let cidr = length
         .parse::<u8>()
         .ok()
@@ -94,9 +89,7 @@ pub(crate) fn parse_cidr(text: &str) -> Result<Ipv4Cidr, String> {
     if cidr.base() == address {
         Ok(cidr)
     } else {
-        Err(format!(
-            "{address} has bits set after the prefix; did you mean `{cidr}`?"
-        ))
+        Err(format!("{address} has bits set after the prefix; did you mean `{cidr}`?"))
     }
 }
 
@@ -133,24 +126,11 @@ mod tests {
             ("2µs", 2_000),
             ("1h0m0.25s", 3_600_250_000_000),
         ] {
-            assert_eq!(
-                parse_duration(text),
-                Ok(Duration::from_nanos(nanos)),
-                "{text}"
-            );
+            assert_eq!(parse_duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
         }
-        for text in [
-            "",
-            "5",
-            "s",
-            "1x",
-            "-1s",
-            "1..2s",
-            ".s",
-            "1s2",
-            "99999999999999999999h",
-            "9999999h",
-        ] {
+        for text in
+            ["", "5", "s", "1x", "-1s", "1..2s", ".s", "1s2", "99999999999999999999h", "9999999h"]
+        {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }
@@ -166,18 +146,8 @@ mod tests {
 
     #[test]
     fn ranges() {
-        assert_eq!(
-            parse_cidr("10.244.0.0/16").unwrap().to_string(),
-            "10.244.0.0/16"
-        );
-        for text in [
-            "10.244.0.0",
-            "10.244.0.1/16",
-            "10.0.0.0/33",
-            "a/8",
-            "10.0.0.0/x",
-            "/",
-        ] {
+        assert_eq!(parse_cidr("10.244.0.0/16").unwrap().to_string(), "10.244.0.0/16");
+        for text in ["10.244.0.0", "10.244.0.1/16", "10.0.0.0/33", "a/8", "10.0.0.0/x", "/"] {
             assert!(parse_cidr(text).is_err(), "{text}");
         }
     }
@@ -185,10 +155,7 @@ mod tests {
     #[test]
     fn suggestions() {
         assert_eq!(closest("node", ["nodes", "name"]), Some("nodes"));
-        assert_eq!(
-            closest("podCidr", ["podCIDR", "serviceCIDR"]),
-            Some("podCIDR")
-        );
+        assert_eq!(closest("podCidr", ["podCIDR", "serviceCIDR"]), Some("podCIDR"));
         assert_eq!(closest("xyz", ["nodes", "name"]), None);
     }
 }

@@ -126,12 +126,7 @@ struct Increments {
 impl Increments {
     fn new(law: &Law) -> Increments {
         let mut cursor = Seed::new(1, 0).stream("increments").cursor(0);
-        Increments {
-            table: (0..1 << 16)
-                .map(|_| law.sample(cursor.next_u64()))
-                .collect(),
-            next: 0,
-        }
+        Increments { table: (0..1 << 16).map(|_| law.sample(cursor.next_u64())).collect(), next: 0 }
     }
 
     #[inline]
@@ -220,19 +215,9 @@ impl<Q: Queue> Timeouts<Q> {
         let mut increments = Increments::new(law);
         for entity in 0..pending as u32 {
             let time = queue.now() + increments.next();
-            queue.push(
-                time,
-                Event::Timeout {
-                    entity,
-                    generation: 0,
-                },
-            );
+            queue.push(time, Event::Timeout { entity, generation: 0 });
         }
-        let mut timeouts = Timeouts {
-            queue,
-            increments,
-            generations: vec![0; pending],
-        };
+        let mut timeouts = Timeouts { queue, increments, generations: vec![0; pending] };
         for _ in 0..5 * pending {
             timeouts.turn();
         }
@@ -246,10 +231,7 @@ impl<Q: Queue> Timeouts<Q> {
         };
         let current = &mut self.generations[entity as usize];
         let live = generation == *current;
-        let event = Event::Timeout {
-            entity,
-            generation: *current,
-        };
+        let event = Event::Timeout { entity, generation: *current };
         let increment = self.increments.next();
         *current += u32::from(increment.subsec_nanos() % 10 < 3);
         let time = self.queue.now() + increment;
@@ -289,10 +271,7 @@ fn named_timers(c: &mut Criterion) {
             let (mut queue, mut increments) = filled(EventQueue::new(), 10_000, &law);
             let set = |queue: &mut EventQueue<Event>, entity: u32, delay: Duration| {
                 let at = queue.now() + delay;
-                let event = Event::Timeout {
-                    entity,
-                    generation: 0,
-                };
+                let event = Event::Timeout { entity, generation: 0 };
                 queue.set_timer(TimerId::new(1, entity), at, event);
             };
             for entity in 0..timers {
@@ -337,10 +316,7 @@ fn phold(c: &mut Criterion) {
         let mut received = vec![0_u64; PROCESSES as usize];
         b.iter(|| {
             let mut left = EVENTS;
-            let limits = Limits {
-                simulated: Duration::from_secs(1 << 40),
-                ..Limits::default()
-            };
+            let limits = Limits { simulated: Duration::from_secs(1 << 40), ..Limits::default() };
             let stats = engine::run(&mut queue, &limits, None, |queue, _, event| {
                 let Event::Packet { request, hop } = event else {
                     return ControlFlow::Break(());
@@ -348,19 +324,9 @@ fn phold(c: &mut Criterion) {
                 received[hop as usize] += 1;
                 let delay = increments.next();
                 let hop = delay.subsec_nanos() % PROCESSES;
-                queue.after(
-                    delay,
-                    Event::Packet {
-                        request: request + 1,
-                        hop,
-                    },
-                );
+                queue.after(delay, Event::Packet { request: request + 1, hop });
                 left -= 1;
-                if left == 0 {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             black_box(stats)
         });

@@ -49,47 +49,17 @@ fn draws(c: &mut Criterion) {
 
 fn laws(c: &mut Criterion) {
     let ms = Duration::from_millis;
-    let gamma = Law::Gamma {
-        shape: 2.5,
-        scale_s: 0.1,
-    };
+    let gamma = Law::Gamma { shape: 2.5, scale_s: 0.1 };
     let exponential = Law::Exponential { mean: ms(300) };
     let laws = [
         ("constant", Law::Constant(ms(5))),
-        (
-            "uniform",
-            Law::Uniform {
-                min: ms(5),
-                max: ms(50),
-            },
-        ),
+        ("uniform", Law::Uniform { min: ms(5), max: ms(50) }),
         ("exponential", exponential.clone()),
-        (
-            "lognormal",
-            Law::LogNormal {
-                median_s: 0.3,
-                sigma: 1.0,
-            },
-        ),
-        (
-            "weibull",
-            Law::Weibull {
-                shape: 1.5,
-                scale_s: 0.3,
-            },
-        ),
-        (
-            "pareto",
-            Law::Pareto {
-                min_s: 0.1,
-                shape: 2.0,
-            },
-        ),
+        ("lognormal", Law::LogNormal { median_s: 0.3, sigma: 1.0 }),
+        ("weibull", Law::Weibull { shape: 1.5, scale_s: 0.3 }),
+        ("pareto", Law::Pareto { min_s: 0.1, shape: 2.0 }),
         ("gamma", gamma.clone()),
-        (
-            "mixture",
-            Law::Mixture(vec![(0.9, exponential), (0.1, gamma)]),
-        ),
+        ("mixture", Law::Mixture(vec![(0.9, exponential), (0.1, gamma)])),
     ];
     let mut cursor = Seed::new(1, 0).stream("laws").cursor(0);
     let words: Vec<u64> = (0..4096).map(|_| cursor.next_u64()).collect();

@@ -82,16 +82,9 @@ fn run(end: f64) -> Run {
 fn stale(windows: Vec<Window>, propagations: Vec<Propagation>) -> Vec<u64> {
     let mut collector = Collector::new(Detail::Timeline(Duration::from_secs(1)));
     windows.into_iter().for_each(|w| collector.window(w));
-    propagations
-        .into_iter()
-        .for_each(|p| collector.propagation(p));
+    propagations.into_iter().for_each(|p| collector.propagation(p));
     collector.run(run(6.0));
-    collector
-        .into_records()
-        .timeline
-        .iter()
-        .map(|b| b.stale_nodes)
-        .collect()
+    collector.into_records().timeline.iter().map(|b| b.stale_nodes).collect()
 }
 
 #[test]
@@ -106,10 +99,7 @@ fn a_node_is_stale_from_the_stop_until_its_rules_are_live() {
 #[test]
 fn a_node_that_is_stale_for_two_windows_counts_once() {
     let stale = stale(
-        vec![
-            window(0, Some(1.0), Some(1.0)),
-            window(1, Some(2.0), Some(2.0)),
-        ],
+        vec![window(0, Some(1.0), Some(1.0)), window(1, Some(2.0), Some(2.0))],
         vec![
             propagation(1, "a", 1.0, 4.0),
             propagation(2, "a", 2.0, 5.0),
@@ -139,11 +129,7 @@ fn bins_count_attempts_and_losses_by_when_they_were_sent() {
     collector.loss(loss(1, 0.5));
     collector.run(run(1.0));
     let records = collector.into_records();
-    let counts: Vec<_> = records
-        .timeline
-        .iter()
-        .map(|b| (b.attempts, b.lost.total()))
-        .collect();
+    let counts: Vec<_> = records.timeline.iter().map(|b| (b.attempts, b.lost.total())).collect();
     assert_eq!(counts, [(2, 0), (1, 1), (1, 1)]);
     assert_eq!(records.losses[0].request, 1);
     assert_eq!(records.timeline[1].start, at(0.5));

@@ -21,30 +21,14 @@ impl Scale {
     /// A scale from `min` to `max`, drawn between `from` and `to`.
     pub(super) fn linear((min, max): (f64, f64), (from, to): (f64, f64)) -> Scale {
         let max = if max > min { max } else { min + 1.0 };
-        Scale {
-            log: false,
-            min,
-            max,
-            from,
-            to,
-        }
+        Scale { log: false, min, max, from, to }
     }
 
     /// A logarithmic scale; both ends are above 0.
     pub(super) fn log((min, max): (f64, f64), (from, to): (f64, f64)) -> Scale {
         assert!(min > 0.0, "a logarithmic scale from {min}");
-        let (min, max) = if max > min {
-            (min, max)
-        } else {
-            (min / 2.0, min * 2.0)
-        };
-        Scale {
-            log: true,
-            min: libm::log10(min),
-            max: libm::log10(max),
-            from,
-            to,
-        }
+        let (min, max) = if max > min { (min, max) } else { (min / 2.0, min * 2.0) };
+        Scale { log: true, min: libm::log10(min), max: libm::log10(max), from, to }
     }
 
     /// A linear scale from 0 to a round number that `max` fits below, for about `count` ticks.
@@ -58,11 +42,7 @@ impl Scale {
 
     /// Returns the same scale, drawn `by` further along.
     pub(super) fn moved(self, by: f64) -> Scale {
-        Scale {
-            from: self.from + by,
-            to: self.to + by,
-            ..self
-        }
+        Scale { from: self.from + by, to: self.to + by, ..self }
     }
 
     pub(super) fn is_log(&self) -> bool {
@@ -84,18 +64,8 @@ impl Scale {
 
     /// Returns about `count` round ticks.
     pub(super) fn ticks(&self, count: usize) -> Vec<Tick> {
-        let values = if self.log {
-            self.log_ticks(count)
-        } else {
-            self.linear_ticks(count)
-        };
-        values
-            .into_iter()
-            .map(|value| Tick {
-                at: self.at(value),
-                label: plain(value),
-            })
-            .collect()
+        let values = if self.log { self.log_ticks(count) } else { self.linear_ticks(count) };
+        values.into_iter().map(|value| Tick { at: self.at(value), label: plain(value) }).collect()
     }
 
     fn linear_ticks(&self, count: usize) -> Vec<f64> {
@@ -120,11 +90,7 @@ impl Scale {
         let (first, last) = (self.min.floor() as i32, self.max.ceil() as i32);
         (first..=last)
             .filter(|power| digits.len() > 1 || power.rem_euclid(every) == 0)
-            .flat_map(|power| {
-                digits
-                    .iter()
-                    .map(move |d| d * libm::pow(10.0, f64::from(power)))
-            })
+            .flat_map(|power| digits.iter().map(move |d| d * libm::pow(10.0, f64::from(power))))
             .filter(|v| {
                 let at = libm::log10(*v);
                 at >= self.min - 1e-9 && at <= self.max + 1e-9
@@ -187,16 +153,11 @@ pub(crate) fn mean_and_half(mean: f64, half: f64) -> (String, String) {
         half if half >= 0.00995 => 3,
         _ => 4,
     };
-    (
-        grouped(&format!("{mean:.decimals$}")),
-        grouped(&format!("{half:.decimals$}")),
-    )
+    (grouped(&format!("{mean:.decimals$}")), grouped(&format!("{half:.decimals$}")))
 }
 
 pub(crate) fn grouped(text: &str) -> String {
-    let (whole, rest) = text
-        .split_once('.')
-        .map_or((text, None), |(w, r)| (w, Some(r)));
+    let (whole, rest) = text.split_once('.').map_or((text, None), |(w, r)| (w, Some(r)));
     let (sign, digits) = whole.strip_prefix('-').map_or(("", whole), |d| ("-", d));
     let mut out = sign.to_owned();
     for (i, digit) in digits.chars().enumerate() {
@@ -217,29 +178,15 @@ mod tests {
     use super::*;
 
     fn labels(scale: Scale, count: usize) -> String {
-        scale
-            .ticks(count)
-            .into_iter()
-            .map(|t| t.label)
-            .collect::<Vec<_>>()
-            .join(" ")
+        scale.ticks(count).into_iter().map(|t| t.label).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn ticks_are_round() {
-        assert_eq!(
-            labels(Scale::from_zero(78.3, 4, (0.0, 1.0)), 4),
-            "0 20 40 60 80"
-        );
+        assert_eq!(labels(Scale::from_zero(78.3, 4, (0.0, 1.0)), 4), "0 20 40 60 80");
         assert_eq!(labels(Scale::from_zero(0.0, 4, (0.0, 1.0)), 1), "0 1");
-        assert_eq!(
-            labels(Scale::from_zero(1e6, 4, (0.0, 1.0)), 2),
-            "0 500,000 1,000,000"
-        );
-        assert_eq!(
-            labels(Scale::log((0.1, 3.0), (0.0, 1.0)), 5),
-            "0.1 0.2 0.3 0.5 0.7 1 2 3"
-        );
+        assert_eq!(labels(Scale::from_zero(1e6, 4, (0.0, 1.0)), 2), "0 500,000 1,000,000");
+        assert_eq!(labels(Scale::log((0.1, 3.0), (0.0, 1.0)), 5), "0.1 0.2 0.3 0.5 0.7 1 2 3");
         assert_eq!(
             labels(Scale::log((1.0, 1e9), (0.0, 1.0)), 5),
             "1 100 10,000 1,000,000 100,000,000"

@@ -47,10 +47,7 @@ pub(super) fn bars(chart: &Bars) -> Scene {
         let least = lengths[MOST - 1];
         rows.retain(|b| b.length() >= least);
         rows.truncate(MOST);
-        sentence.push_str(&format!(
-            " The {MOST} largest of {} are drawn.",
-            chart.bars.len()
-        ));
+        sentence.push_str(&format!(" The {MOST} largest of {} are drawn.", chart.bars.len()));
     }
     let height = sheet::height_for(rows.len());
     let (mut scene, mut area) = sheet::sheet(&chart.title, &sentence, &chart.caption, height);
@@ -61,15 +58,9 @@ pub(super) fn bars(chart: &Bars) -> Scene {
     }
     area.top += 10.0;
 
-    let label_room = rows
-        .iter()
-        .map(|b| font::width(&b.label, TEXT))
-        .fold(0.0, f64::max);
+    let label_room = rows.iter().map(|b| font::width(&b.label, TEXT)).fold(0.0, f64::max);
     let label_room = label_room.min(300.0);
-    let end_room = rows
-        .iter()
-        .map(|b| font::width(&b.end, TEXT))
-        .fold(0.0, f64::max);
+    let end_room = rows.iter().map(|b| font::width(&b.end, TEXT)).fold(0.0, f64::max);
     area.left += label_room + 12.0;
     area.right -= end_room + 14.0;
     let longest = |b: &&Bar| b.interval.map_or(b.length(), |i| i.1.max(b.length()));
@@ -102,11 +93,7 @@ pub(super) fn bars(chart: &Bars) -> Scene {
             }
             scene.rect((left, y - thick / 2.0), (right, y + thick / 2.0), *paint);
             if right - left > 3.0 && row.segments.len() > 1 {
-                scene.rect(
-                    (right - 1.0, y - thick / 2.0),
-                    (right, y + thick / 2.0),
-                    WHITE,
-                );
+                scene.rect((right - 1.0, y - thick / 2.0), (right, y + thick / 2.0), WHITE);
             }
             if i == main && fits(name, right - left) {
                 let middle = f64::midpoint(left, right);
@@ -130,10 +117,7 @@ pub(super) fn bars(chart: &Bars) -> Scene {
 }
 
 fn main_row(rows: &[&Bar]) -> usize {
-    let longest = rows
-        .iter()
-        .enumerate()
-        .max_by(|a, b| a.1.length().total_cmp(&b.1.length()));
+    let longest = rows.iter().enumerate().max_by(|a, b| a.1.length().total_cmp(&b.1.length()));
     longest.map_or(0, |(i, _)| i)
 }
 

@@ -42,11 +42,7 @@ pub(super) fn causes(sweep: &SweepView<'_>) -> Scene {
         }
         _ => {
             for point in sweep.points {
-                rows.extend(
-                    point
-                        .lost_by_cause
-                        .map(|by| (point_label(sweep, point), by)),
-                );
+                rows.extend(point.lost_by_cause.map(|by| (point_label(sweep, point), by)));
             }
         }
     }
@@ -56,26 +52,16 @@ pub(super) fn causes(sweep: &SweepView<'_>) -> Scene {
     let sentence = if causes.is_empty() {
         loss_sentence(sweep)
     } else {
-        let points = if rows.len() > 1 {
-            "Over all points "
-        } else {
-            ""
-        };
+        let points = if rows.len() > 1 { "Over all points " } else { "" };
         format!("{points}{}.{over}", crate::summary::shares(&weights))
     };
     let bars = rows.iter().map(|(label, by)| {
         let shown = causes.iter().take(MOST_CAUSES);
-        let mut segments: Vec<_> = shown
-            .map(|&(i, c)| (by[i], cause_paint(c), c.to_string()))
-            .collect();
+        let mut segments: Vec<_> =
+            shown.map(|&(i, c)| (by[i], cause_paint(c), c.to_string())).collect();
         let rest: f64 = causes.iter().skip(MOST_CAUSES).map(|&(i, _)| by[i]).sum();
         segments.push((rest, OTHER, "other".to_owned()));
-        Bar {
-            label: label.clone(),
-            segments,
-            interval: None,
-            end: number(by.iter().sum()),
-        }
+        Bar { label: label.clone(), segments, interval: None, end: number(by.iter().sum()) }
     });
     bars::bars(&Bars {
         title: "What happens to the requests that are lost?".to_owned(),

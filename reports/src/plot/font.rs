@@ -134,10 +134,7 @@ impl BackendTextStyle for Line {
     }
 
     fn layout_box(&self, text: &str) -> Result<(BackendCoord, BackendCoord), Infallible> {
-        Ok((
-            (0, 0),
-            (advance(text, self.em).round() as i32, self.height()),
-        ))
+        Ok(((0, 0), (advance(text, self.em).round() as i32, self.height())))
     }
 
     fn draw<E, DrawFunc: FnMut(i32, i32, BackendColor) -> Result<(), E>>(
@@ -201,10 +198,7 @@ mod tests {
         assert_eq!(elide("pod", 12.0, 100.0), "pod");
         let lines = wrap("one two three four five six seven", 12.0, 60.0, 2);
         assert_eq!(lines.len(), 2);
-        assert!(
-            lines.iter().all(|line| width(line, 12.0) <= 60.0),
-            "{lines:?}"
-        );
+        assert!(lines.iter().all(|line| width(line, 12.0) <= 60.0), "{lines:?}");
         assert!(lines[1].ends_with('n'));
     }
 }

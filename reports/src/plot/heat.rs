@@ -14,9 +14,8 @@ const MOST: usize = 24;
 
 /// Draws a heat map, if two parameters vary.
 pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
-    let varied: Vec<usize> = (0..sweep.axes.len())
-        .filter(|&a| values(sweep, a).len() > 1)
-        .collect();
+    let varied: Vec<usize> =
+        (0..sweep.axes.len()).filter(|&a| values(sweep, a).len() > 1).collect();
     if varied.len() < 2 {
         return None;
     }
@@ -25,10 +24,8 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
     let columns = values(sweep, x);
     let mut rows: Vec<String> = Vec::new();
     for value in values(sweep, others[0]) {
-        for point in sweep
-            .points
-            .iter()
-            .filter(|p| p.parameters[others[0]].display == value.display)
+        for point in
+            sweep.points.iter().filter(|p| p.parameters[others[0]].display == value.display)
         {
             let label = label_over(sweep, point, &others);
             if !rows.contains(&label) {
@@ -45,11 +42,7 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
     }
     let title = "How many requests does one Pod deletion lose, and where does it get bad?";
     let (mut scene, mut area) = sheet::sheet(title, &sentence, &caption(sweep, ""), sheet::HEIGHT);
-    let label_room = rows
-        .iter()
-        .map(|r| font::width(r, TEXT))
-        .fold(0.0, f64::max)
-        .min(260.0);
+    let label_room = rows.iter().map(|r| font::width(r, TEXT)).fold(0.0, f64::max).min(260.0);
     area.left += label_room + 12.0;
     area.top += 4.0;
     area.bottom -= 50.0;
@@ -62,12 +55,7 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
         };
         sweep.points.iter().find(here)?.lost_per_window
     };
-    let known = || {
-        sweep
-            .points
-            .iter()
-            .filter_map(|p| p.lost_per_window.as_ref())
-    };
+    let known = || sweep.points.iter().filter_map(|p| p.lost_per_window.as_ref());
     let writing = Writing::of(known(), wide, high);
     let max = known().map(|i| i.mean).fold(0.0, f64::max);
     for (r, row) in rows.iter().enumerate() {
@@ -81,11 +69,7 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
             let cell = find(&column.display, row);
             let paint = cell.map_or(Paint::rgb(255, 255, 255), |i| shade(i.mean, max));
             let gap = if wide.min(high) > 12.0 { 1.0 } else { 0.0 };
-            scene.rect(
-                (left + gap, bottom - high + gap),
-                (left + wide - gap, bottom - gap),
-                paint,
-            );
+            scene.rect((left + gap, bottom - high + gap), (left + wide - gap, bottom - gap), paint);
             let at = (left + wide / 2.0, middle);
             writing.draw(&mut scene, at, cell, paint);
         }
@@ -104,9 +88,7 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
 
 /// Returns a cell's mean and half-width as text.
 fn texts(interval: &Interval) -> (String, Option<String>) {
-    let with_half = interval
-        .half_width()
-        .map(|half| mean_and_half(interval.mean, half));
+    let with_half = interval.half_width().map(|half| mean_and_half(interval.mean, half));
     match with_half {
         Some((mean, half)) if mean != "0" => (mean, Some(format!("± {half}"))),
         _ => (number(interval.mean), None),
@@ -124,9 +106,7 @@ struct Writing {
 impl Writing {
     fn of<'a>(cells: impl Iterator<Item = &'a Interval>, wide: f64, high: f64) -> Writing {
         let widest = |all: &[String], em: f64| {
-            all.iter()
-                .map(|text| font::width(text, em))
-                .fold(0.0, f64::max)
+            all.iter().map(|text| font::width(text, em)).fold(0.0, f64::max)
         };
         let (means, halves): (Vec<String>, Vec<Option<String>>) = cells.map(texts).unzip();
         let halves: Vec<String> = halves.into_iter().flatten().collect();
@@ -161,17 +141,8 @@ impl Writing {
 /// From white at 0 through blue to nearly black: lightness alone tells more from less. By the
 /// square root, so that small losses are not all white.
 fn shade(value: f64, max: f64) -> Paint {
-    let share = if max > 0.0 {
-        (value / max).clamp(0.0, 1.0).sqrt()
-    } else {
-        0.0
-    };
-    let stops = [
-        (247, 249, 252),
-        (158, 202, 225),
-        (33, 113, 181),
-        (8, 38, 84),
-    ];
+    let share = if max > 0.0 { (value / max).clamp(0.0, 1.0).sqrt() } else { 0.0 };
+    let stops = [(247, 249, 252), (158, 202, 225), (33, 113, 181), (8, 38, 84)];
     let at = share * (stops.len() - 1) as f64;
     let below = (at.floor() as usize).min(stops.len() - 2);
     let part = at - below as f64;

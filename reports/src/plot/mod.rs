@@ -92,10 +92,7 @@ impl Axis {
     /// Names an axis after its path: in words for the paths that most sweeps are about, else the
     /// path itself.
     pub fn from_path(path: &str) -> Axis {
-        Axis {
-            path: path.to_owned(),
-            title: sweep::words(path),
-        }
+        Axis { path: path.to_owned(), title: sweep::words(path) }
     }
 }
 
@@ -134,10 +131,7 @@ impl Chart {
     pub fn svg(&self) -> Result<String, Error> {
         let mut svg = String::new();
         let (width, height) = self.scene.size();
-        self.scene.draw(&mut SVGBackend::with_string(
-            &mut svg,
-            (width * SCALE, height * SCALE),
-        ))?;
+        self.scene.draw(&mut SVGBackend::with_string(&mut svg, (width * SCALE, height * SCALE)))?;
         // The backend has whole coordinates only: the scene is drawn large and shown small.
         let large = format!("width=\"{}\" height=\"{}\"", width * SCALE, height * SCALE);
         Ok(svg.replacen(&large, &format!("width=\"{width}\" height=\"{height}\""), 1))
@@ -148,10 +142,8 @@ impl Chart {
         let (width, height) = self.scene.size();
         let (large_width, large_height) = (width * SCALE, height * SCALE);
         let mut large = vec![255; (large_width * large_height * 3) as usize];
-        self.scene.draw(&mut BitMapBackend::with_buffer(
-            &mut large,
-            (large_width, large_height),
-        ))?;
+        self.scene
+            .draw(&mut BitMapBackend::with_buffer(&mut large, (large_width, large_height)))?;
         let (width, height) = (width * PNG_DENSITY, height * PNG_DENSITY);
         let pixels = shrink(&large, width, height, SCALE / PNG_DENSITY);
         let mut out = Vec::new();
@@ -209,10 +201,7 @@ pub fn sweep_charts(sweep: &SweepView<'_>) -> Vec<Chart> {
 
 /// Lays out the charts of a run: its timeline, if there is detail, and its windows.
 pub fn run_charts(run: &RunView<'_>) -> Vec<Chart> {
-    let scenes = [
-        ("timeline", timeline::timeline(run)),
-        ("windows", Some(windows::windows(run))),
-    ];
+    let scenes = [("timeline", timeline::timeline(run)), ("windows", Some(windows::windows(run)))];
     let chart = |(name, scene): (_, Option<Scene>)| scene.map(|scene| Chart { name, scene });
     scenes.into_iter().filter_map(chart).collect()
 }

@@ -24,32 +24,11 @@ pub(super) enum Anchor {
 
 #[derive(Clone, Debug)]
 enum Shape {
-    Line {
-        points: Vec<Point>,
-        paint: Paint,
-        width: f64,
-    },
-    Polygon {
-        points: Vec<Point>,
-        paint: Paint,
-    },
-    Rect {
-        from: Point,
-        to: Point,
-        paint: Paint,
-    },
-    Circle {
-        at: Point,
-        radius: f64,
-        paint: Paint,
-    },
-    Text {
-        at: Point,
-        text: String,
-        em: f64,
-        paint: Paint,
-        anchor: Anchor,
-    },
+    Line { points: Vec<Point>, paint: Paint, width: f64 },
+    Polygon { points: Vec<Point>, paint: Paint },
+    Rect { from: Point, to: Point, paint: Paint },
+    Circle { at: Point, radius: f64, paint: Paint },
+    Text { at: Point, text: String, em: f64, paint: Paint, anchor: Anchor },
 }
 
 /// A drawing.
@@ -63,12 +42,7 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn new(title: &str, width: u32, height: u32) -> Scene {
-        Scene {
-            title: title.to_owned(),
-            width,
-            height,
-            shapes: Vec::new(),
-        }
+        Scene { title: title.to_owned(), width, height, shapes: Vec::new() }
     }
 
     pub(super) fn size(&self) -> (u32, u32) {
@@ -76,11 +50,7 @@ impl Scene {
     }
 
     pub(super) fn line(&mut self, points: &[Point], paint: Paint, width: f64) {
-        self.shapes.push(Shape::Line {
-            points: points.to_vec(),
-            paint,
-            width,
-        });
+        self.shapes.push(Shape::Line { points: points.to_vec(), paint, width });
     }
 
     /// Draws a line in dashes; `dash` holds lengths drawn and left out, in turn.
@@ -118,10 +88,7 @@ impl Scene {
     }
 
     pub(super) fn polygon(&mut self, points: &[Point], paint: Paint) {
-        self.shapes.push(Shape::Polygon {
-            points: points.to_vec(),
-            paint,
-        });
+        self.shapes.push(Shape::Polygon { points: points.to_vec(), paint });
     }
 
     pub(super) fn rect(&mut self, from: Point, to: Point, paint: Paint) {
@@ -131,11 +98,7 @@ impl Scene {
     pub(super) fn marker(&mut self, (x, y): Point, marker: Marker, r: f64, paint: Paint) {
         match marker {
             Marker::Circle => {
-                self.shapes.push(Shape::Circle {
-                    at: (x, y),
-                    radius: r,
-                    paint,
-                });
+                self.shapes.push(Shape::Circle { at: (x, y), radius: r, paint });
             }
             Marker::Square => {
                 let r = r * 0.9;
@@ -144,11 +107,7 @@ impl Scene {
             Marker::Triangle => {
                 let r = r * 1.2;
                 self.polygon(
-                    &[
-                        (x, y - r),
-                        (x + r * 0.9, y + r * 0.7),
-                        (x - r * 0.9, y + r * 0.7),
-                    ],
+                    &[(x, y - r), (x + r * 0.9, y + r * 0.7), (x - r * 0.9, y + r * 0.7)],
                     paint,
                 );
             }
@@ -169,13 +128,7 @@ impl Scene {
         if text.is_empty() {
             return;
         }
-        self.shapes.push(Shape::Text {
-            at,
-            text: text.to_owned(),
-            em,
-            paint,
-            anchor,
-        });
+        self.shapes.push(Shape::Text { at, text: text.to_owned(), em, paint, anchor });
     }
 
     /// Returns each text and the rectangle that it covers.
@@ -184,14 +137,7 @@ impl Scene {
         self.shapes
             .iter()
             .filter_map(|shape| {
-                let Shape::Text {
-                    at: (x, y),
-                    text,
-                    em,
-                    anchor,
-                    ..
-                } = shape
-                else {
+                let Shape::Text { at: (x, y), text, em, anchor, .. } = shape else {
                     return None;
                 };
                 let width = font::width(text, *em) / font::SLACK;
@@ -202,15 +148,7 @@ impl Scene {
                 };
                 // From the top of capitals to the foot of digits.
                 let (top, bottom) = (y - em * 0.37, y + em * 0.37);
-                Some((
-                    text.as_str(),
-                    super::sheet::Area {
-                        left,
-                        top,
-                        right: left + width,
-                        bottom,
-                    },
-                ))
+                Some((text.as_str(), super::sheet::Area { left, top, right: left + width, bottom }))
             })
             .collect()
     }
@@ -220,10 +158,7 @@ impl Scene {
         let error = |e: &dyn std::fmt::Display| Error::Draw(e.to_string());
         backend.ensure_prepared().map_err(|e| error(&e))?;
         let (width, height) = backend.get_size();
-        let white = Pen {
-            paint: super::style::WHITE,
-            width: 1,
-        };
+        let white = Pen { paint: super::style::WHITE, width: 1 };
         backend
             .draw_rect((0, 0), (width as i32, height as i32), &white, true)
             .map_err(|e| error(&e))?;
@@ -248,33 +183,17 @@ impl Shape {
         backend: &mut B,
     ) -> Result<(), plotters_backend::DrawingErrorKind<B::ErrorType>> {
         match self {
-            Shape::Line {
-                points,
-                paint,
-                width,
-            } => {
+            Shape::Line { points, paint, width } => {
                 let mut path: Vec<_> = points.iter().map(|&p| at(p)).collect();
                 path.dedup();
                 if path.len() < 2 {
                     return Ok(());
                 }
-                backend.draw_path(
-                    path,
-                    &Pen {
-                        paint: *paint,
-                        width: whole(*width).max(2) as u32,
-                    },
-                )
+                backend.draw_path(path, &Pen { paint: *paint, width: whole(*width).max(2) as u32 })
             }
             Shape::Polygon { points, paint } => {
                 let path: Vec<_> = points.iter().map(|&p| at(p)).collect();
-                backend.fill_polygon(
-                    path,
-                    &Pen {
-                        paint: *paint,
-                        width: 1,
-                    },
-                )
+                backend.fill_polygon(path, &Pen { paint: *paint, width: 1 })
             }
             Shape::Rect { from, to, paint } => {
                 let (from, mut to) = (at(*from), at(*to));
@@ -283,41 +202,16 @@ impl Shape {
                 }
                 // What is there is seen.
                 to = (to.0.max(from.0 + 1), to.1.max(from.1 + 1));
-                backend.draw_rect(
-                    from,
-                    to,
-                    &Pen {
-                        paint: *paint,
-                        width: 1,
-                    },
-                    true,
-                )
+                backend.draw_rect(from, to, &Pen { paint: *paint, width: 1 }, true)
             }
-            Shape::Circle {
-                at: centre,
-                radius,
-                paint,
-            } => backend.draw_circle(
+            Shape::Circle { at: centre, radius, paint } => backend.draw_circle(
                 at(*centre),
                 whole(*radius) as u32,
-                &Pen {
-                    paint: *paint,
-                    width: 1,
-                },
+                &Pen { paint: *paint, width: 1 },
                 true,
             ),
-            Shape::Text {
-                at: (x, y),
-                text,
-                em,
-                paint,
-                anchor,
-            } => {
-                let line = font::Line {
-                    em: em * f64::from(SCALE),
-                    paint: *paint,
-                    anchor: *anchor,
-                };
+            Shape::Text { at: (x, y), text, em, paint, anchor } => {
+                let line = font::Line { em: em * f64::from(SCALE), paint: *paint, anchor: *anchor };
                 // Backends centre the height of an x; capitals and digits are taller.
                 backend.draw_text(text, &line, (whole(*x), whole(y + em * 0.085)))
             }

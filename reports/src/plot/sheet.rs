@@ -20,10 +20,7 @@ pub(super) struct Area {
 
 impl Area {
     pub(super) fn centre(&self) -> Point {
-        (
-            f64::midpoint(self.left, self.right),
-            f64::midpoint(self.top, self.bottom),
-        )
+        (f64::midpoint(self.left, self.right), f64::midpoint(self.top, self.bottom))
     }
 }
 
@@ -61,11 +58,7 @@ pub(super) fn sheet(title: &str, sentence: &str, caption: &str, height: u32) -> 
 
 /// Returns the room that the labels of a vertical axis need.
 pub(super) fn label_room(ticks: &[Tick]) -> f64 {
-    ticks
-        .iter()
-        .map(|t| font::width(&t.label, TEXT))
-        .fold(0.0, f64::max)
-        + 10.0
+    ticks.iter().map(|t| font::width(&t.label, TEXT)).fold(0.0, f64::max) + 10.0
 }
 
 /// Draws a vertical axis: a grid line and a label at each tick, and the title above.
@@ -78,49 +71,23 @@ pub(super) fn vertical_axis(
 ) {
     for tick in scale.ticks(count) {
         scene.line(&[(area.left, tick.at), (area.right, tick.at)], GRID, 1.0);
-        scene.text(
-            (area.left - 8.0, tick.at),
-            &tick.label,
-            TEXT,
-            FAINT,
-            Anchor::End,
-        );
+        scene.text((area.left - 8.0, tick.at), &tick.label, TEXT, FAINT, Anchor::End);
     }
     scene.text((MARGIN, area.top - 18.0), title, TEXT, INK, Anchor::Start);
 }
 
 /// Draws a horizontal axis: a label at each tick that has room for one, the title below.
 pub(super) fn horizontal_axis(scene: &mut Scene, area: &Area, ticks: &[Tick], title: &str) {
-    scene.line(
-        &[(area.left, area.bottom), (area.right, area.bottom)],
-        AXIS,
-        1.0,
-    );
+    scene.line(&[(area.left, area.bottom), (area.right, area.bottom)], AXIS, 1.0);
     let shown = without_overlap(ticks);
     for tick in ticks {
-        scene.line(
-            &[(tick.at, area.bottom), (tick.at, area.bottom + 4.0)],
-            AXIS,
-            1.0,
-        );
+        scene.line(&[(tick.at, area.bottom), (tick.at, area.bottom + 4.0)], AXIS, 1.0);
     }
     for tick in shown {
-        scene.text(
-            (label_at(tick), area.bottom + 16.0),
-            &tick.label,
-            TEXT,
-            FAINT,
-            Anchor::Middle,
-        );
+        scene.text((label_at(tick), area.bottom + 16.0), &tick.label, TEXT, FAINT, Anchor::Middle);
     }
     let middle = f64::midpoint(area.left, area.right);
-    scene.text(
-        (middle, area.bottom + 37.0),
-        title,
-        TEXT,
-        INK,
-        Anchor::Middle,
-    );
+    scene.text((middle, area.bottom + 37.0), title, TEXT, INK, Anchor::Middle);
 }
 
 /// Writes what a bar comes to, beside its end; grid lines make room.
@@ -147,9 +114,8 @@ fn without_overlap(ticks: &[Tick]) -> Vec<&Tick> {
     };
     let mut shown: Vec<&Tick> = Vec::new();
     for tick in ticks {
-        let clear = shown
-            .last()
-            .is_none_or(|s| label_at(s) + half(s) < label_at(tick) - half(tick));
+        let clear =
+            shown.last().is_none_or(|s| label_at(s) + half(s) < label_at(tick) - half(tick));
         if clear && label_at(tick) + half(tick) < label_at(last) - half(last) {
             shown.push(tick);
         }
@@ -197,26 +163,16 @@ mod tests {
 
     #[test]
     fn labels_are_spread() {
-        assert_eq!(
-            spread(&[10.0, 10.0, 50.0], 15.0, 0.0, 100.0),
-            [10.0, 25.0, 50.0]
-        );
+        assert_eq!(spread(&[10.0, 10.0, 50.0], 15.0, 0.0, 100.0), [10.0, 25.0, 50.0]);
         assert_eq!(spread(&[98.0, 99.0], 15.0, 0.0, 100.0), [85.0, 100.0]);
-        assert_eq!(
-            spread(&[52.0, 50.0, 51.0], 15.0, 0.0, 100.0),
-            [52.0, 67.0, 82.0]
-        );
+        assert_eq!(spread(&[52.0, 50.0, 51.0], 15.0, 0.0, 100.0), [52.0, 67.0, 82.0]);
         assert_eq!(spread(&[], 15.0, 0.0, 100.0), Vec::<f64>::new());
     }
 
     #[test]
     fn crowded_ticks_keep_first_and_last() {
-        let ticks: Vec<Tick> = (0..100)
-            .map(|i| Tick {
-                at: f64::from(i),
-                label: i.to_string(),
-            })
-            .collect();
+        let ticks: Vec<Tick> =
+            (0..100).map(|i| Tick { at: f64::from(i), label: i.to_string() }).collect();
         let shown = without_overlap(&ticks);
         assert_eq!(shown.first().unwrap().label, "0");
         assert_eq!(shown.last().unwrap().label, "99");

@@ -15,10 +15,7 @@ pub(super) struct Paint {
 
 impl Paint {
     pub(super) const fn rgb(r: u8, g: u8, b: u8) -> Paint {
-        Paint {
-            rgb: (r, g, b),
-            alpha: 1.0,
-        }
+        Paint { rgb: (r, g, b), alpha: 1.0 }
     }
 
     pub(super) const fn alpha(self, alpha: f64) -> Paint {
@@ -39,10 +36,7 @@ impl Paint {
 
 impl From<Paint> for BackendColor {
     fn from(paint: Paint) -> BackendColor {
-        BackendColor {
-            alpha: paint.alpha,
-            rgb: paint.rgb,
-        }
+        BackendColor { alpha: paint.alpha, rgb: paint.rgb }
     }
 }
 
@@ -85,31 +79,11 @@ pub(super) const SMALL: f64 = 12.5;
 
 /// At most five series are told apart.
 pub(super) const SERIES: [Look; 5] = [
-    Look {
-        paint: BLUE,
-        dash: &[],
-        marker: Marker::Circle,
-    },
-    Look {
-        paint: VERMILLION,
-        dash: &[9.0, 4.0],
-        marker: Marker::Square,
-    },
-    Look {
-        paint: GREEN,
-        dash: &[2.5, 3.5],
-        marker: Marker::Triangle,
-    },
-    Look {
-        paint: PURPLE,
-        dash: &[10.0, 3.5, 2.5, 3.5],
-        marker: Marker::Diamond,
-    },
-    Look {
-        paint: INK,
-        dash: &[5.0, 3.0],
-        marker: Marker::Cross,
-    },
+    Look { paint: BLUE, dash: &[], marker: Marker::Circle },
+    Look { paint: VERMILLION, dash: &[9.0, 4.0], marker: Marker::Square },
+    Look { paint: GREEN, dash: &[2.5, 3.5], marker: Marker::Triangle },
+    Look { paint: PURPLE, dash: &[10.0, 3.5, 2.5, 3.5], marker: Marker::Diamond },
+    Look { paint: INK, dash: &[5.0, 3.0], marker: Marker::Cross },
 ];
 
 /// How a series looks.

@@ -18,10 +18,7 @@ pub(super) fn words(path: &str) -> String {
     match path.strip_prefix("propagation.delay") {
         Some("") => "propagation delay".to_owned(),
         Some(rest) => {
-            format!(
-                "propagation delay ({})",
-                rest.trim_start_matches('.').replace('.', " ")
-            )
+            format!("propagation delay ({})", rest.trim_start_matches('.').replace('.', " "))
         }
         None => path.to_owned(),
     }
@@ -38,11 +35,7 @@ fn is_delay(path: &str) -> bool {
 /// Returns a value as a label: `300ms`, `100 nodes`, `proxy.mode ipvs`.
 pub(super) fn value_label(axis: &Axis, parameter: &Parameter) -> String {
     if is_nodes(&axis.path) {
-        let noun = if parameter.display == "1" {
-            "node"
-        } else {
-            "nodes"
-        };
+        let noun = if parameter.display == "1" { "node" } else { "nodes" };
         return format!("{} {noun}", parameter.display);
     }
     if is_delay(&axis.path) {
@@ -53,31 +46,22 @@ pub(super) fn value_label(axis: &Axis, parameter: &Parameter) -> String {
 
 /// Returns a point's label over all axes.
 pub(crate) fn label_of(axes: &[Axis], point: &PointSummary) -> String {
-    let labels: Vec<String> = axes
-        .iter()
-        .zip(&point.parameters)
-        .map(|(a, p)| value_label(a, p))
-        .collect();
+    let labels: Vec<String> =
+        axes.iter().zip(&point.parameters).map(|(a, p)| value_label(a, p)).collect();
     labels.join(", ")
 }
 
 /// Returns a point's label over some of the axes.
 pub(super) fn label_over(sweep: &SweepView<'_>, point: &PointSummary, axes: &[usize]) -> String {
-    let labels: Vec<String> = axes
-        .iter()
-        .map(|&a| value_label(&sweep.axes[a], &point.parameters[a]))
-        .collect();
+    let labels: Vec<String> =
+        axes.iter().map(|&a| value_label(&sweep.axes[a], &point.parameters[a])).collect();
     labels.join(", ")
 }
 
 /// Returns a point's label; `this scenario` where nothing is swept.
 pub(super) fn point_label(sweep: &SweepView<'_>, point: &PointSummary) -> String {
     let label = label_of(sweep.axes, point);
-    if label.is_empty() {
-        "this scenario".to_owned()
-    } else {
-        label
-    }
+    if label.is_empty() { "this scenario".to_owned() } else { label }
 }
 
 /// Returns the distinct values of an axis, numbers in ascending order, others in the order of
@@ -107,18 +91,11 @@ fn is_numeric(sweep: &SweepView<'_>, axis: usize) -> bool {
 /// Returns the axis to lie along: the first numeric one that `preferred` likes, else the first
 /// numeric one that is not about nodes, else any numeric one.
 pub(super) fn along(sweep: &SweepView<'_>, preferred: fn(&str) -> bool) -> Option<usize> {
-    let numeric: Vec<usize> = (0..sweep.axes.len())
-        .filter(|&a| is_numeric(sweep, a))
-        .collect();
+    let numeric: Vec<usize> = (0..sweep.axes.len()).filter(|&a| is_numeric(sweep, a)).collect();
     let find = |wanted: &dyn Fn(&str) -> bool| {
-        numeric
-            .iter()
-            .copied()
-            .find(|&a| wanted(&sweep.axes[a].path))
+        numeric.iter().copied().find(|&a| wanted(&sweep.axes[a].path))
     };
-    find(&preferred)
-        .or_else(|| find(&|path| !is_nodes(path)))
-        .or(numeric.first().copied())
+    find(&preferred).or_else(|| find(&|path| !is_nodes(path))).or(numeric.first().copied())
 }
 
 /// The axis that losses are shown along.
@@ -134,15 +111,8 @@ pub(super) fn caption(sweep: &SweepView<'_>, rest: &str) -> String {
         (Some(a), Some(b)) => format!(" · {a} to {b} replications of each point"),
         _ => String::new(),
     };
-    let rest = if rest.is_empty() {
-        String::new()
-    } else {
-        format!(" · {rest}")
-    };
-    format!(
-        "scenario {} · seed {}{replications}{rest}",
-        sweep.scenario, sweep.seed
-    )
+    let rest = if rest.is_empty() { String::new() } else { format!(" · {rest}") };
+    format!("scenario {} · seed {}{replications}{rest}", sweep.scenario, sweep.seed)
 }
 
 /// Returns the sentence that says the range of a measure over the points.
@@ -151,11 +121,8 @@ fn range(
     of: impl Fn(&PointSummary) -> Option<f64>,
     (unit, again): (&str, &str),
 ) -> Option<String> {
-    let values: Vec<(f64, &PointSummary)> = sweep
-        .points
-        .iter()
-        .filter_map(|p| Some((of(p)?, p)))
-        .collect();
+    let values: Vec<(f64, &PointSummary)> =
+        sweep.points.iter().filter_map(|p| Some((of(p)?, p))).collect();
     let least = values.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     let most = values.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
     if values.len() == 1 {
@@ -243,10 +210,7 @@ pub(super) fn loss(sweep: &SweepView<'_>) -> Scene {
 pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
     let lag = |p: &PointSummary| p.last_node_lag_s;
     let mut sentence = range(sweep, |p| lag(p).map(|i| i.mean), (" s", " s"))?;
-    let closed = sweep
-        .points
-        .iter()
-        .any(|p| p.last_node_lag_closed_form_s.is_some());
+    let closed = sweep.points.iter().any(|p| p.last_node_lag_closed_form_s.is_some());
     let title = "How long until the last node has heard of a change?";
     let Some(x) = along(sweep, is_nodes) else {
         let bars = sweep.points.iter().filter_map(|point| {
@@ -282,11 +246,7 @@ pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
             x_title: sweep.axes[x].title.clone(),
             y_title: "from the EndpointSlice write until the last node's rules are live, seconds"
                 .to_owned(),
-            mode: if closed {
-                Mode::ClosedForm
-            } else {
-                Mode::Whiskers
-            },
+            mode: if closed { Mode::ClosedForm } else { Mode::Whiskers },
             note: None,
             xs: Vec::new(),
             series: Vec::new(),
@@ -311,20 +271,15 @@ fn along_lines(
     of: &dyn Fn(&PointSummary) -> Option<Interval>,
     mut chart: Lines,
 ) -> Scene {
-    let others: Vec<usize> = (0..sweep.axes.len())
-        .filter(|&a| a != x && values(sweep, a).len() > 1)
-        .collect();
+    let others: Vec<usize> =
+        (0..sweep.axes.len()).filter(|&a| a != x && values(sweep, a).len() > 1).collect();
     for value in values(sweep, x) {
-        chart
-            .xs
-            .push((value.value.expect("a numeric axis"), value.display));
+        chart.xs.push((value.value.expect("a numeric axis"), value.display));
     }
     let mut points: Vec<&PointSummary> = sweep.points.iter().collect();
     points.sort_by(|a, b| {
         let key = |p: &PointSummary, axis: usize| p.parameters[axis].value.unwrap_or(0.0);
-        let by = others
-            .iter()
-            .map(|&axis| key(a, axis).total_cmp(&key(b, axis)));
+        let by = others.iter().map(|&axis| key(a, axis).total_cmp(&key(b, axis)));
         by.chain([key(a, x).total_cmp(&key(b, x))])
             .find(|o| o.is_ne())
             .unwrap_or(std::cmp::Ordering::Equal)
@@ -334,20 +289,12 @@ fn along_lines(
         let at = point.parameters[x].value.expect("a numeric axis");
         let known = chart.series.iter().position(|s| s.label == label);
         let index = known.unwrap_or_else(|| {
-            chart.series.push(Series {
-                label,
-                points: Vec::new(),
-                closed_form: Vec::new(),
-            });
+            chart.series.push(Series { label, points: Vec::new(), closed_form: Vec::new() });
             chart.series.len() - 1
         });
         let series = &mut chart.series[index];
         if let Some(i) = of(point) {
-            series.points.push(LinePoint {
-                x: at,
-                mean: i.mean,
-                interval: i.ci95,
-            });
+            series.points.push(LinePoint { x: at, mean: i.mean, interval: i.ci95 });
         }
         if chart.mode == Mode::ClosedForm {
             let closed = point.last_node_lag_closed_form_s;
@@ -358,23 +305,16 @@ fn along_lines(
     let all = chart.series.len();
     if all > SERIES.len() {
         let last = SERIES.len() - 1;
-        chart.series = (0..=last)
-            .map(|i| chart.series[i * (all - 1) / last].clone())
-            .collect();
-        chart
-            .sentence
-            .push_str(&format!(" {} of {all} lines are drawn.", SERIES.len()));
+        chart.series = (0..=last).map(|i| chart.series[i * (all - 1) / last].clone()).collect();
+        chart.sentence.push_str(&format!(" {} of {all} lines are drawn.", SERIES.len()));
     }
     lines::lines(&chart)
 }
 
 /// Returns the causes that lost anything, the most frequent first.
 pub(super) fn causes_by_weight(of: impl Fn(usize) -> f64) -> Vec<(usize, Cause)> {
-    let mut causes: Vec<(usize, Cause)> = Cause::ALL
-        .into_iter()
-        .enumerate()
-        .filter(|&(i, _)| of(i) > 0.0)
-        .collect();
+    let mut causes: Vec<(usize, Cause)> =
+        Cause::ALL.into_iter().enumerate().filter(|&(i, _)| of(i) > 0.0).collect();
     causes.sort_by(|a, b| of(b.0).total_cmp(&of(a.0)));
     causes
 }

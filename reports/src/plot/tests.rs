@@ -55,23 +55,14 @@ fn point(parameters: Vec<Parameter>, lost: &[u64], lag: Option<f64>) -> PointSum
 }
 
 fn parameter(path: &str, display: &str, value: Option<f64>) -> Parameter {
-    Parameter {
-        path: path.to_owned(),
-        display: display.to_owned(),
-        value,
-    }
+    Parameter { path: path.to_owned(), display: display.to_owned(), value }
 }
 
 fn sweep(paths: &[&str], points: &[PointSummary]) {
     let axes: Vec<Axis> = paths.iter().map(|p| Axis::from_path(p)).collect();
     let long = "a-name-".repeat(60);
     for scenario in ["s", &long] {
-        check(&sweep_charts(&SweepView {
-            scenario,
-            seed: u64::MAX,
-            axes: &axes,
-            points,
-        }));
+        check(&sweep_charts(&SweepView { scenario, seed: u64::MAX, axes: &axes, points }));
     }
 }
 
@@ -111,10 +102,7 @@ fn charts_of_extreme_sweeps_are_legible() {
                             ));
                         }
                     }
-                    sweep(
-                        &["propagation.delay.exponential.mean", "cluster.nodes"],
-                        &points,
-                    );
+                    sweep(&["propagation.delay.exponential.mean", "cluster.nodes"], &points);
                 }
             }
         }
@@ -127,10 +115,8 @@ fn charts_of_sweeps_over_words_are_legible() {
     for count in [1, 2, 5, 41, 100] {
         let names: Vec<String> = (0..count).map(|i| format!("{long}{i}")).collect();
         let words = |name: &str| parameter("proxy.some.deeply.nested.path.of.a.mode", name, None);
-        let one: Vec<PointSummary> = names
-            .iter()
-            .map(|n| point(vec![words(n)], &[5, 6], Some(1.0)))
-            .collect();
+        let one: Vec<PointSummary> =
+            names.iter().map(|n| point(vec![words(n)], &[5, 6], Some(1.0))).collect();
         sweep(&["proxy.some.deeply.nested.path.of.a.mode"], &one);
         let three: Vec<PointSummary> = names
             .iter()
@@ -141,24 +127,15 @@ fn charts_of_sweeps_over_words_are_legible() {
                 [0.0, 1.0].map(|s| point(vec![words(n), wait(s), scale.clone()], &[5, 6], None))
             })
             .collect();
-        sweep(
-            &[
-                "proxy.some.deeply.nested.path.of.a.mode",
-                "preStop",
-                "scale",
-            ],
-            &three,
-        );
+        sweep(&["proxy.some.deeply.nested.path.of.a.mode", "preStop", "scale"], &three);
     }
 }
 
 #[test]
 fn one_number_written_in_two_ways_is_no_axis() {
     let delay = |text: &str| parameter("propagation.delay", text, Some(1.0));
-    let points = [
-        point(vec![delay("1s")], &[1, 2], None),
-        point(vec![delay("1000ms")], &[3, 4], None),
-    ];
+    let points =
+        [point(vec![delay("1s")], &[1, 2], None), point(vec![delay("1000ms")], &[3, 4], None)];
     sweep(&["propagation.delay"], &points);
 }
 
@@ -211,11 +188,7 @@ fn run(count: u32, every_ns: u64, lost: u64, name: &str, closes: fn(u32) -> bool
         lost: by_cause,
         stale_nodes: lost,
     });
-    let counts = Counts {
-        attempts: u64::from(u32::MAX),
-        lost: by_cause,
-        misdelivered: 0,
-    };
+    let counts = Counts { attempts: u64::from(u32::MAX), lost: by_cause, misdelivered: 0 };
     let run = Run {
         ended: Ended::Limit,
         end: at(count + 1, 0),
@@ -233,13 +206,7 @@ fn run(count: u32, every_ns: u64, lost: u64, name: &str, closes: fn(u32) -> bool
         fingerprint: 0,
     };
     let timeline = bins.collect();
-    RunRecords {
-        run,
-        windows,
-        losses: Vec::new(),
-        propagation: Vec::new(),
-        timeline,
-    }
+    RunRecords { run, windows, losses: Vec::new(), propagation: Vec::new(), timeline }
 }
 
 #[test]
@@ -249,18 +216,9 @@ fn charts_of_extreme_runs_are_legible() {
         for every_ns in [8, 80_000, 3_000_000_000, 30_000_000_000_000] {
             for lost in [0, 1, 10, 100_000] {
                 for closes in [|_| true, |_| false, |i| i % 3 == 0] {
-                    let name = if count == 13 {
-                        &long
-                    } else {
-                        "shop-7d9c5b8f6d"
-                    };
+                    let name = if count == 13 { &long } else { "shop-7d9c5b8f6d" };
                     let records = run(count, every_ns, lost, name, closes);
-                    let view = RunView {
-                        scenario: name,
-                        seed: 7,
-                        run: 0,
-                        records: &records,
-                    };
+                    let view = RunView { scenario: name, seed: 7, run: 0, records: &records };
                     check(&run_charts(&view));
                 }
             }

@@ -61,11 +61,7 @@ pub(super) fn timeline(view: &RunView<'_>) -> Option<Scene> {
         panel.bottom = panel.top + high;
         for &(from, until) in &spans {
             let (from, until) = (x.at(from), x.at(until));
-            scene.rect(
-                (from, panel.top),
-                (until.max(from + 1.0), panel.bottom),
-                SHADE,
-            );
+            scene.rect((from, panel.top), (until.max(from + 1.0), panel.bottom), SHADE);
         }
         let y = Scale::from_zero(max, 3, (panel.bottom, panel.top));
         let ticks = if max == 0.0 { 1 } else { 3 };
@@ -99,10 +95,7 @@ fn sentence(records: &RunRecords) -> String {
         n => format!("{n} deletion windows"),
     };
     if lost == 0 {
-        return format!(
-            "No request was lost: {} attempts, {windows}.",
-            number_whole(attempts)
-        );
+        return format!("No request was lost: {} attempts, {windows}.", number_whole(attempts));
     }
     let outside = records.run.outside.lost.total();
     let outside = match outside {
@@ -117,10 +110,7 @@ fn sentence(records: &RunRecords) -> String {
 }
 
 pub(super) fn caption(view: &RunView<'_>) -> String {
-    format!(
-        "scenario {} · seed {} · replication {}",
-        view.scenario, view.seed, view.run
-    )
+    format!("scenario {} · seed {} · replication {}", view.scenario, view.seed, view.run)
 }
 
 /// Joins neighbouring bins until they can be seen.
@@ -145,12 +135,7 @@ fn union(records: &RunRecords, end: SimTime) -> Vec<Point> {
     let mut spans: Vec<Point> = records
         .windows
         .iter()
-        .map(|w| {
-            (
-                w.opened.as_secs_f64(),
-                w.closed.unwrap_or(end).as_secs_f64(),
-            )
-        })
+        .map(|w| (w.opened.as_secs_f64(), w.closed.unwrap_or(end).as_secs_f64()))
         .collect();
     spans.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut union: Vec<Point> = Vec::new();
@@ -195,18 +180,10 @@ fn stacked(
 ) {
     for bin in bins.iter().filter(|b| b.lost.total() > 0) {
         let (left, right) = (x.at(bin.start.as_secs_f64()), x.at(bin.end.as_secs_f64()));
-        let right = if right - left > 4.0 {
-            right - 1.0
-        } else {
-            right
-        };
+        let right = if right - left > 4.0 { right - 1.0 } else { right };
         let mut from = 0;
         for (rank, &(_, cause)) in causes.iter().enumerate() {
-            let paint = if rank < MOST_CAUSES {
-                cause_paint(cause)
-            } else {
-                OTHER
-            };
+            let paint = if rank < MOST_CAUSES { cause_paint(cause) } else { OTHER };
             let until = from + bin.lost.get(cause);
             if until > from {
                 let (top, bottom) = (y.at(until as f64), y.at(from as f64));
@@ -235,11 +212,8 @@ fn cause_key(
     if rest > 0 {
         entries.push((OTHER, format!("other {}", number_whole(rest))));
     }
-    let width: f64 = entries
-        .iter()
-        .map(|(_, name)| 32.0 + font::width(name, SMALL))
-        .sum::<f64>()
-        - 14.0;
+    let width: f64 =
+        entries.iter().map(|(_, name)| 32.0 + font::width(name, SMALL)).sum::<f64>() - 14.0;
     let least = 28.0 + font::width(title, super::style::TEXT) + 16.0;
     let left = (panel.right - width).max(least);
     super::bars::key(scene, left, panel.top - 18.0, panel.right + 1.0, &entries);

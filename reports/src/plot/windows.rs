@@ -37,34 +37,17 @@ pub(super) fn windows(view: &RunView<'_>) -> Scene {
     let (mut scene, mut area) = sheet::sheet(title, &sentence, &caption(view), height);
     area.bottom -= 50.0;
     if rows.is_empty() {
-        scene.text(
-            area.centre(),
-            "no deletion window was opened",
-            20.0,
-            FAINT,
-            Anchor::Middle,
-        );
+        scene.text(area.centre(), "no deletion window was opened", 20.0, FAINT, Anchor::Middle);
         return scene;
     }
     key(&mut scene, area.left, area.top + 8.0);
     area.top += 30.0;
 
     let names: Vec<(String, String)> = rows.iter().map(|w| names(w, &records.windows)).collect();
-    let when_room = names
-        .iter()
-        .map(|n| font::width(&n.1, SMALL))
-        .fold(0.0, f64::max);
-    let name_room = names
-        .iter()
-        .map(|n| font::width(&n.0, TEXT))
-        .fold(0.0, f64::max)
-        .min(230.0);
+    let when_room = names.iter().map(|n| font::width(&n.1, SMALL)).fold(0.0, f64::max);
+    let name_room = names.iter().map(|n| font::width(&n.0, TEXT)).fold(0.0, f64::max).min(230.0);
     let ends: Vec<String> = rows.iter().map(|w| end_text(w)).collect();
-    let end_room = ends
-        .iter()
-        .map(|e| font::width(e, TEXT))
-        .fold(0.0, f64::max)
-        .min(250.0);
+    let end_room = ends.iter().map(|e| font::width(e, TEXT)).fold(0.0, f64::max).min(250.0);
     let when_right = area.left + name_room + 12.0 + when_room;
     area.left = when_right + 14.0;
     area.right -= end_room + 14.0;
@@ -73,39 +56,21 @@ pub(super) fn windows(view: &RunView<'_>) -> Scene {
     // A window that never closed reaches beyond the axis rather than crowding out the others.
     let closed = rows.iter().any(|w| w.closed.is_some());
     let end = |w: &Window| {
-        if closed {
-            w.closed.unwrap_or(w.opened)
-        } else {
-            until(w)
-        }
+        if closed { w.closed.unwrap_or(w.opened) } else { until(w) }
     };
-    let longest = rows
-        .iter()
-        .map(|w| since(w, latest(w, end(w))))
-        .fold(0.0, f64::max);
+    let longest = rows.iter().map(|w| since(w, latest(w, end(w)))).fold(0.0, f64::max);
     let x = Scale::from_zero(longest, 6, (area.left, area.right));
     let pitch = ((area.bottom - area.top - 6.0) / rows.len() as f64).min(60.0);
     area.bottom = area.top + pitch * rows.len() as f64 + 6.0;
     let ticks = x.ticks(6);
     sheet::vertical_grid(&mut scene, &area, &ticks);
-    sheet::horizontal_axis(
-        &mut scene,
-        &area,
-        &ticks,
-        "since the Pod's deletion, seconds",
-    );
+    sheet::horizontal_axis(&mut scene, &area, &ticks, "since the Pod's deletion, seconds");
 
     let thick = (pitch * 0.55).min(20.0);
     for (i, window) in rows.iter().enumerate() {
         let y = area.top + pitch * (i as f64 + 0.5);
         let name = font::elide(&names[i].0, TEXT, name_room);
-        scene.text(
-            (when_right - when_room - 12.0, y),
-            &name,
-            TEXT,
-            INK,
-            Anchor::End,
-        );
+        scene.text((when_right - when_room - 12.0, y), &name, TEXT, INK, Anchor::End);
         scene.text((when_right, y), &names[i].1, SMALL, FAINT, Anchor::End);
         let place = |at: SimTime| x.at(since(window, at));
         let end = place(until(window));
@@ -114,11 +79,7 @@ pub(super) fn windows(view: &RunView<'_>) -> Scene {
             let right = window.last_node.unwrap_or(until(window));
             if right > stopped {
                 let (left, right) = (place(stopped), place(right));
-                scene.rect(
-                    (left, y - thick / 2.0),
-                    (right, y + thick / 2.0),
-                    ORANGE.alpha(0.75),
-                );
+                scene.rect((left, y - thick / 2.0), (right, y + thick / 2.0), ORANGE.alpha(0.75));
             }
         }
         let size = (thick * 0.36).clamp(3.0, 5.0);
@@ -153,10 +114,7 @@ fn latest(window: &Window, least: SimTime) -> SimTime {
 
 fn sentence(windows: &[Window]) -> String {
     let lost: u64 = windows.iter().map(|w| w.lost.total()).sum();
-    let stale = windows
-        .iter()
-        .filter_map(|w| w.stale_max_s)
-        .fold(0.0, f64::max);
+    let stale = windows.iter().filter_map(|w| w.stale_max_s).fold(0.0, f64::max);
     let until = |s: f64| Duration::try_from_secs_f64(s).map(crate::summary::duration);
     let longest = match until(stale) {
         Ok(longest) if stale > 0.0 => {
@@ -189,11 +147,7 @@ fn names(window: &Window, all: &[Window]) -> (String, String) {
 
 fn end_text(window: &Window) -> String {
     let lost = window.lost.total();
-    let open = if window.closed.is_none() {
-        ", not closed"
-    } else {
-        ""
-    };
+    let open = if window.closed.is_none() { ", not closed" } else { "" };
     format!("{} lost{open}", number_whole(lost))
 }
 
@@ -211,10 +165,9 @@ fn key(scene: &mut Scene, left: f64, y: f64) {
         scene.marker((x + 6.0, y), marker, 4.5, paint);
         name(scene, &mut x, text);
     }
-    for (paint, text) in [
-        (ORANGE.alpha(0.75), "a node's rules name a Pod that is gone"),
-        (OPEN, "window open"),
-    ] {
+    for (paint, text) in
+        [(ORANGE.alpha(0.75), "a node's rules name a Pod that is gone"), (OPEN, "window open")]
+    {
         scene.rect((x, y - 5.5), (x + 12.0, y + 5.5), paint);
         name(scene, &mut x, text);
     }

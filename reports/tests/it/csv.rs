@@ -8,12 +8,7 @@ use std::time::Duration;
 use crate::made_up;
 
 fn context() -> RowContext {
-    RowContext {
-        scenario: "shop, \"rolling\"".to_owned(),
-        point: 3,
-        run: 1,
-        seed: 42,
-    }
+    RowContext { scenario: "shop, \"rolling\"".to_owned(), point: 3, run: 1, seed: 42 }
 }
 
 fn written<R: Row>(rows: &[R]) -> String {
@@ -26,9 +21,7 @@ fn written<R: Row>(rows: &[R]) -> String {
 
 fn check(text: &str, golden: ExpectFile) {
     let columns = |line: &[String]| line.len();
-    let mut reader = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .from_reader(text.as_bytes());
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(text.as_bytes());
     let lines: Vec<Vec<String>> = reader.deserialize().map(Result::unwrap).collect();
     assert!(lines.iter().all(|line| columns(line) == columns(&lines[0])));
     assert!(!text.contains('\r') && text.ends_with('\n'));
@@ -37,11 +30,8 @@ fn check(text: &str, golden: ExpectFile) {
 
 #[test]
 fn windows() {
-    let windows: Vec<Window> = vec![
-        made_up::window(0),
-        made_up::window(1),
-        made_up::empty_window(2),
-    ];
+    let windows: Vec<Window> =
+        vec![made_up::window(0), made_up::window(1), made_up::empty_window(2)];
     let text = written(&windows);
     assert_eq!(text.lines().next(), Some(WINDOWS_COLUMNS));
     check(&text, expect_file!["../data/windows.csv"]);
@@ -68,10 +58,7 @@ fn losses() {
     (plain.rule, plain.endpoint, plain.window, plain.stale_for) = (None, None, None, None);
     plain.client = "batch-job".into();
     plain.attempt = 2;
-    check(
-        &written(&[made_up::loss(0, 0), plain]),
-        expect_file!["../data/losses.csv"],
-    );
+    check(&written(&[made_up::loss(0, 0), plain]), expect_file!["../data/losses.csv"]);
 }
 
 #[test]
@@ -97,18 +84,10 @@ fn sweep() {
 
 #[test]
 fn a_sweep_of_one_run_has_no_intervals() {
-    let point = made_up::point(
-        0,
-        vec![made_up::parameter("proxy.mode", "ipvs", None)],
-        5,
-        1,
-    );
+    let point = made_up::point(0, vec![made_up::parameter("proxy.mode", "ipvs", None)], 5, 1);
     let text = String::from_utf8(write_sweep(Vec::new(), &[point]).unwrap()).unwrap();
     let row = text.lines().nth(1).unwrap();
-    assert!(
-        row.starts_with("0,ipvs,1,3,6.666666666666667,,,,20,,,,0.002,,,,5,,,10,"),
-        "{row}"
-    );
+    assert!(row.starts_with("0,ipvs,1,3,6.666666666666667,,,,20,,,,0.002,,,,5,,,10,"), "{row}");
 }
 
 #[test]

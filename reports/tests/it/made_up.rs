@@ -32,11 +32,7 @@ pub(crate) fn window(number: u32) -> Window {
         window: number,
         opened_by: OpenedBy::Rollout,
         service: "default/shop:http".into(),
-        pod: format!(
-            "shop-7d9c5b8f6d-{}",
-            ["x2k4p", "9wq7z", "m5t8v"][number as usize % 3]
-        )
-        .into(),
+        pod: format!("shop-7d9c5b8f6d-{}", ["x2k4p", "9wq7z", "m5t8v"][number as usize % 3]).into(),
         node: format!("node-{}", number % 3).into(),
         opened: millis(opened),
         endpoints_changed: Some(millis(opened + 20)),
@@ -49,10 +45,7 @@ pub(crate) fn window(number: u32) -> Window {
         stale_max_s: Some(1.5),
         attempts: 1_700,
         attempts_to_pod: 96,
-        lost: lost(&[
-            (Cause::Refused, 20 + u64::from(number)),
-            (Cause::Blackholed, 3),
-        ]),
+        lost: lost(&[(Cause::Refused, 20 + u64::from(number)), (Cause::Blackholed, 3)]),
         misdelivered: 0,
         lost_first_stale: Some(23),
         expected_lost: Some(22.75),
@@ -90,15 +83,8 @@ pub(crate) fn run(windows: &[Window]) -> Run {
         requests: 20_480,
         requests_lost: lost.total(),
         requests_unfinished: 0,
-        inside: Counts {
-            attempts: 5_100,
-            lost,
-            misdelivered: 0,
-        },
-        outside: Counts {
-            attempts: 15_380,
-            ..Counts::default()
-        },
+        inside: Counts { attempts: 5_100, lost, misdelivered: 0 },
+        outside: Counts { attempts: 15_380, ..Counts::default() },
         unfinished: 0,
         windows: windows.len() as u64,
         lost_first_stale: windows.iter().map(|w| w.lost_first_stale).sum(),
@@ -120,16 +106,8 @@ pub(crate) fn loss(request: u64, window: u32) -> Loss {
         service: "default/shop:http".into(),
         rule: Some("KUBE-SVC-7ZQ4XN3PBWTL2K5M 2".into()),
         endpoint: Some("10.244.1.7:8080".into()),
-        cause: if request < 3 {
-            Cause::Refused
-        } else {
-            Cause::Blackholed
-        },
-        symptom: if request < 3 {
-            Symptom::Refused
-        } else {
-            Symptom::Timeout
-        },
+        cause: if request < 3 { Cause::Refused } else { Cause::Blackholed },
+        symptom: if request < 3 { Symptom::Refused } else { Symptom::Timeout },
         window: Some(window),
         stale_for: Some(Duration::from_millis(50)),
     }
@@ -165,11 +143,7 @@ pub(crate) const DELAY: &str = "propagation.delay.exponential.mean";
 pub(crate) const NODES: &str = "cluster.nodes";
 
 pub(crate) fn parameter(path: &str, display: &str, value: Option<f64>) -> Parameter {
-    Parameter {
-        path: path.to_owned(),
-        display: display.to_owned(),
-        value,
-    }
+    Parameter { path: path.to_owned(), display: display.to_owned(), value }
 }
 
 /// A point whose loss grows with `size`, over so many replications.
@@ -199,12 +173,7 @@ pub(crate) fn point(
             }
         })
         .collect();
-    PointSummary::new(
-        index,
-        parameters,
-        &replications,
-        Some((size as f64 + 1.0) / 8.0),
-    )
+    PointSummary::new(index, parameters, &replications, Some((size as f64 + 1.0) / 8.0))
 }
 
 /// A grid of delays and node counts.

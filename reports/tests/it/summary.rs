@@ -12,11 +12,7 @@ const QUESTION: &str = "How many requests does a rolling update lose when nodes 
 
 fn check(text: &str, golden: Expect) {
     for line in text.lines() {
-        assert!(
-            line.chars().count() <= 100,
-            "{} columns: {line}",
-            line.chars().count()
-        );
+        assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
         assert_eq!(line, line.trim_end());
     }
     golden.assert_eq(text);
@@ -149,12 +145,7 @@ fn of_a_sweep_over_words() {
         .iter()
         .enumerate()
         .map(|(i, v)| {
-            made_up::point(
-                i,
-                vec![made_up::parameter("proxy.mode", v, None)],
-                i as u64,
-                3,
-            )
+            made_up::point(i, vec![made_up::parameter("proxy.mode", v, None)], i as u64, 3)
         })
         .collect();
     let text = sweep(&SweepSummary {

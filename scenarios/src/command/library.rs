@@ -13,10 +13,7 @@ pub(super) fn execute(args: &Scenarios) -> Status {
             for name in library::names() {
                 let scenario = Reader::default().scenario(name, &[]);
                 let question = scenario.and_then(|scenario| scenario.question);
-                print(format_args!(
-                    "{name:width$}  {}\n",
-                    question.unwrap_or_default()
-                ));
+                print(format_args!("{name:width$}  {}\n", question.unwrap_or_default()));
             }
             Status::Held
         }

@@ -65,9 +65,7 @@ pub(super) fn table_of_fragments<R: Row>(
     fragments: &[std::path::PathBuf],
 ) -> Result<(), OutputError> {
     output.file(name, |out| {
-        Writer::<_, R>::new(&mut *out)
-            .and_then(Writer::finish)
-            .map_err(unwrap_io)?;
+        Writer::<_, R>::new(&mut *out).and_then(Writer::finish).map_err(unwrap_io)?;
         for fragment in fragments {
             io::copy(&mut File::open(fragment)?, out)?;
             std::fs::remove_file(fragment)?;
@@ -127,10 +125,7 @@ pub(super) fn fingerprint<'r>(runs: impl Iterator<Item = &'r Run>) -> u64 {
                 hash.update(run.to_le_bytes());
             }
             let digest = hash.finalize();
-            digest
-                .iter()
-                .take(8)
-                .fold(0, |sum, &byte| (sum << 8) | u64::from(byte))
+            digest.iter().take(8).fold(0, |sum, &byte| (sum << 8) | u64::from(byte))
         }
     }
 }
@@ -141,12 +136,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Returns which run the rows of `records` are about.
 pub(super) fn context(scenario: &Scenario, point: usize, run: u32, seed: u64) -> RowContext {
-    RowContext {
-        scenario: scenario.name.clone(),
-        point,
-        run: run.into(),
-        seed,
-    }
+    RowContext { scenario: scenario.name.clone(), point, run: run.into(), seed }
 }
 
 /// Returns what an expectation saw, for the summary.
@@ -163,8 +153,6 @@ pub(super) fn observed(
             Some(false) => Verdict::Failed,
             None => Verdict::Undecided,
         },
-        observed: outcome
-            .value
-            .map_or("nothing to judge".to_owned(), |value| value.to_string()),
+        observed: outcome.value.map_or("nothing to judge".to_owned(), |value| value.to_string()),
     }
 }

@@ -50,10 +50,7 @@ pub(super) fn execute(args: &Run) -> Status {
         eprintln!("error: the run was cut at limits.simulated");
         return Status::Limit;
     }
-    if judged
-        .iter()
-        .all(|expectation| expectation.verdict == Verdict::Held)
-    {
+    if judged.iter().all(|expectation| expectation.verdict == Verdict::Held) {
         Status::Held
     } else {
         Status::NotHeld
@@ -72,19 +69,9 @@ fn write(
     let totals = std::slice::from_ref(&records.run);
     result::table_of_one(&mut output, "runs.csv", &context, totals)?;
     result::table_of_one(&mut output, "losses.csv", &context, &records.losses)?;
-    result::table_of_one(
-        &mut output,
-        "propagation.csv",
-        &context,
-        &records.propagation,
-    )?;
+    result::table_of_one(&mut output, "propagation.csv", &context, &records.propagation)?;
     result::table_of_one(&mut output, "timeline.csv", &context, &records.timeline)?;
-    let view = RunView {
-        scenario: &scenario.name,
-        seed,
-        run: run.into(),
-        records,
-    };
+    let view = RunView { scenario: &scenario.name, seed, run: run.into(), records };
     result::charts(&mut output, &run_charts(&view))?;
     let runs = json!({ "replication": run, "replications": 1 });
     let fingerprint = records.run.fingerprint;

@@ -42,9 +42,7 @@ enum Failure {
 pub(super) fn execute(args: &Sweep) -> Status {
     let mut reader = Reader::default();
     let scenario = reader.scenario(&args.scenario, &args.common.set);
-    let points = scenario
-        .as_ref()
-        .and_then(|scenario| reader.points(scenario));
+    let points = scenario.as_ref().and_then(|scenario| reader.points(scenario));
     let failed = reader.finish();
     let (Some(scenario), Some((points, replications))) = (scenario, points) else {
         return Status::BadInput;
@@ -84,10 +82,10 @@ struct Grid<'s> {
 
 impl Grid<'_> {
     fn run(&self, output: &Output) -> Result<Vec<Vec<Done>>, Failure> {
-        let threads = self.args.jobs.map_or_else(
-            || thread::available_parallelism().map_or(1, usize::from),
-            usize::from,
-        );
+        let threads = self
+            .args
+            .jobs
+            .map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
         let total: u64 =
             self.points.iter().map(executor::weight).sum::<u64>() * u64::from(self.replications);
         let bar = progress(total);
@@ -111,23 +109,14 @@ impl Grid<'_> {
 
     fn run_one(&self, job: Job, output: &Output) -> Result<Done, Failure> {
         let config = &self.points[job.point].config;
-        let detail = if self.args.detail {
-            Detail::Timeline(config.timeline_bin)
-        } else {
-            Detail::Off
-        };
+        let detail =
+            if self.args.detail { Detail::Timeline(config.timeline_bin) } else { Detail::Off };
         let mut collector = Collector::new(detail);
-        sim_core::run(
-            config,
-            self.args.common.seed,
-            job.replication,
-            &mut collector,
-        )
-        .map_err(|error| Failure::Run(job, error))?;
+        sim_core::run(config, self.args.common.seed, job.replication, &mut collector)
+            .map_err(|error| Failure::Run(job, error))?;
         let records = collector.into_records();
         if self.args.detail {
-            self.write_details(job, output, &records)
-                .map_err(Failure::Write)?;
+            self.write_details(job, output, &records).map_err(Failure::Write)?;
         }
         let judge = |expectation: &crate::expect::Expectation| expectation.judge(&records).holds;
         Ok(Done {
@@ -144,12 +133,8 @@ impl Grid<'_> {
         output: &Output,
         records: &RunRecords,
     ) -> Result<(), OutputError> {
-        let context = result::context(
-            self.scenario,
-            job.point,
-            job.replication,
-            self.args.common.seed,
-        );
+        let context =
+            result::context(self.scenario, job.point, job.replication, self.args.common.seed);
         let place = |kind: &str| output.scratch(&fragment_name(kind, job));
         let failed = |kind: &str| {
             let name = fragment_name(kind, job);
@@ -167,10 +152,8 @@ impl Grid<'_> {
             .iter()
             .enumerate()
             .map(|(point, runs)| {
-                let replications: Vec<Replication> = runs
-                    .iter()
-                    .map(|done| Replication::new(&done.run, &done.windows))
-                    .collect();
+                let replications: Vec<Replication> =
+                    runs.iter().map(|done| Replication::new(&done.run, &done.windows)).collect();
                 let Point { parameters, config } = &self.points[point];
                 let last_node = closed_form::last_node_s(config);
                 PointSummary::new(point, parameters.clone(), &replications, last_node)
@@ -180,11 +163,7 @@ impl Grid<'_> {
             .points
             .first()
             .map(|point| {
-                point
-                    .parameters
-                    .iter()
-                    .map(|parameter| Axis::from_path(&parameter.path))
-                    .collect()
+                point.parameters.iter().map(|parameter| Axis::from_path(&parameter.path)).collect()
             })
             .unwrap_or_default();
         if let Err(error) = self.write(output, runs, &summaries, &axes) {
@@ -192,11 +171,7 @@ impl Grid<'_> {
         }
         let (judged, shown) = self.expectations(runs);
         print(summary::sweep(&SweepSummary {
-            question: self
-                .scenario
-                .question
-                .as_deref()
-                .unwrap_or(&self.scenario.name),
+            question: self.scenario.question.as_deref().unwrap_or(&self.scenario.name),
             expectations: &judged,
             axes: &axes,
             points: &summaries,
@@ -204,22 +179,12 @@ impl Grid<'_> {
             version: VERSION,
         }));
         print(shown);
-        print(format_args!(
-            "results in {}\n",
-            self.args.common.out.display()
-        ));
-        if runs
-            .iter()
-            .flatten()
-            .any(|done| done.run.ended == Ended::Limit)
-        {
+        print(format_args!("results in {}\n", self.args.common.out.display()));
+        if runs.iter().flatten().any(|done| done.run.ended == Ended::Limit) {
             eprintln!("error: some runs were cut at limits.simulated; see `ended` in runs.csv");
             return Status::Limit;
         }
-        if judged
-            .iter()
-            .all(|expectation| expectation.verdict == Verdict::Held)
-        {
+        if judged.iter().all(|expectation| expectation.verdict == Verdict::Held) {
             Status::Held
         } else {
             Status::NotHeld
@@ -237,10 +202,7 @@ impl Grid<'_> {
         let each = || {
             runs.iter().enumerate().flat_map(move |(point, runs)| {
                 runs.iter().enumerate().map(move |(run, done)| {
-                    (
-                        result::context(self.scenario, point, run as u32, seed),
-                        done,
-                    )
+                    (result::context(self.scenario, point, run as u32, seed), done)
                 })
             })
         };
@@ -249,28 +211,18 @@ impl Grid<'_> {
         let totals = each().map(|(context, done)| (context, std::slice::from_ref(&done.run)));
         result::table(&mut output, "runs.csv", totals)?;
         output.file("sweep.csv", |out| {
-            reports::csv::write_sweep(out, summaries)
-                .map(drop)
-                .map_err(io::Error::from)
+            reports::csv::write_sweep(out, summaries).map(drop).map_err(io::Error::from)
         })?;
         if self.args.detail {
             let [losses, propagation, timeline] = DETAILS;
             let fragments = |kind: &str| self.fragments(kind, &output);
-            let (of_losses, of_propagation, of_timeline) = (
-                fragments(losses),
-                fragments(propagation),
-                fragments(timeline),
-            );
+            let (of_losses, of_propagation, of_timeline) =
+                (fragments(losses), fragments(propagation), fragments(timeline));
             result::table_of_fragments::<Loss>(&mut output, losses, &of_losses)?;
             result::table_of_fragments::<Propagation>(&mut output, propagation, &of_propagation)?;
             result::table_of_fragments::<TimelineBin>(&mut output, timeline, &of_timeline)?;
         }
-        let view = SweepView {
-            scenario: &self.scenario.name,
-            seed,
-            axes,
-            points: summaries,
-        };
+        let view = SweepView { scenario: &self.scenario.name, seed, axes, points: summaries };
         result::charts(&mut output, &sweep_charts(&view))?;
         let fingerprint = result::fingerprint(runs.iter().flatten().map(|done| &done.run));
         let of_runs = json!({
@@ -278,21 +230,14 @@ impl Grid<'_> {
             "replications": self.replications,
             "detail": self.args.detail,
         });
-        output.commit(result::manifest(
-            "sweep",
-            self.scenario,
-            seed,
-            of_runs,
-            fingerprint,
-        ))
+        output.commit(result::manifest("sweep", self.scenario, seed, of_runs, fingerprint))
     }
 
     fn fragments(&self, kind: &str, output: &Output) -> Vec<PathBuf> {
         let jobs = (0..self.points.len()).flat_map(|point| {
             (0..self.replications).map(move |replication| Job { point, replication })
         });
-        jobs.map(|job| output.scratch(&fragment_name(kind, job)))
-            .collect()
+        jobs.map(|job| output.scratch(&fragment_name(kind, job))).collect()
     }
 
     /// Returns the expectations that a sweep judges, and a text that shows all of them by point.
@@ -301,9 +246,7 @@ impl Grid<'_> {
         let mut lines = Vec::new();
         for (index, expectation) in self.scenario.expectations.iter().enumerate() {
             let outcomes = |runs: &[Done], wanted: Option<bool>| {
-                runs.iter()
-                    .filter(|done| done.outcomes[index] == wanted)
-                    .count()
+                runs.iter().filter(|done| done.outcomes[index] == wanted).count()
             };
             let total: usize = runs.iter().map(Vec::len).sum();
             let held: usize = runs.iter().map(|runs| outcomes(runs, Some(true))).sum();
@@ -324,14 +267,9 @@ impl Grid<'_> {
                 let held = outcomes(runs, Some(true));
                 if held < runs.len() {
                     let parameters = self.points[point].parameters.iter();
-                    let parameters: Vec<String> = parameters
-                        .map(|p| format!("{} = {}", p.path, p.display))
-                        .collect();
-                    lines.push(format!(
-                        "  {}: {held} of {}",
-                        parameters.join(", "),
-                        runs.len()
-                    ));
+                    let parameters: Vec<String> =
+                        parameters.map(|p| format!("{} = {}", p.path, p.display)).collect();
+                    lines.push(format!("  {}: {held} of {}", parameters.join(", "), runs.len()));
                 }
             }
         }
@@ -343,10 +281,7 @@ impl Grid<'_> {
         if more > 0 {
             lines.push(format!("  … and {more} more lines"));
         }
-        (
-            judged,
-            format!("\nexpectations by point\n{}\n", lines.join("\n")),
-        )
+        (judged, format!("\nexpectations by point\n{}\n", lines.join("\n")))
     }
 }
 

@@ -102,10 +102,7 @@ impl Diagnostic {
         span: Span,
         message: impl Into<String>,
     ) -> Diagnostic {
-        Diagnostic {
-            severity: Severity::Warning,
-            ..Diagnostic::error(code, span, message)
-        }
+        Diagnostic { severity: Severity::Warning, ..Diagnostic::error(code, span, message) }
     }
 
     /// Returns an error that has no place in a file.
@@ -193,11 +190,7 @@ impl Diagnostics {
 
     /// Renders all of them, and a line that counts the errors.
     pub(crate) fn render(&self, sources: &Sources, styled: bool) -> String {
-        let renderer = if styled {
-            Renderer::styled()
-        } else {
-            Renderer::plain().term_width(100)
-        };
+        let renderer = if styled { Renderer::styled() } else { Renderer::plain().term_width(100) };
         let mut out = String::new();
         for diagnostic in self.sorted() {
             let _ = writeln!(out, "{}\n", render_one(&renderer, diagnostic, sources));
@@ -222,26 +215,18 @@ fn render_one(renderer: &Renderer, diagnostic: &Diagnostic, sources: &Sources) -
     if let Some(span) = diagnostic.span {
         let mut snippet = snippet(sources, span.file)
             .annotation(AnnotationKind::Primary.span(first_line(sources, span)));
-        let (here, elsewhere): (Vec<_>, Vec<_>) = diagnostic
-            .contexts
-            .iter()
-            .partition(|(context, _)| context.file == span.file);
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            diagnostic.contexts.iter().partition(|(context, _)| context.file == span.file);
         for (context, label) in here {
             snippet = snippet.annotation(
-                AnnotationKind::Context
-                    .span(first_line(sources, *context))
-                    .label(label),
+                AnnotationKind::Context.span(first_line(sources, *context)).label(label),
             );
         }
         group = group.element(snippet);
         for (context, label) in elsewhere {
-            group = group.element(
-                self::snippet(sources, context.file).annotation(
-                    AnnotationKind::Context
-                        .span(first_line(sources, *context))
-                        .label(label),
-                ),
-            );
+            group = group.element(self::snippet(sources, context.file).annotation(
+                AnnotationKind::Context.span(first_line(sources, *context)).label(label),
+            ));
         }
     }
     for note in &diagnostic.notes {
@@ -269,9 +254,7 @@ fn first_line(sources: &Sources, span: Span) -> std::ops::Range<usize> {
         offset
     };
     let start = boundary(span.start);
-    let line_end = text[start..]
-        .find(['\n', '\r'])
-        .map_or(text.len(), |at| start + at);
+    let line_end = text[start..].find(['\n', '\r']).map_or(text.len(), |at| start + at);
     let mut end = boundary(span.end.max(start)).min(line_end);
     if end <= start {
         let next = text[start..line_end].chars().next();

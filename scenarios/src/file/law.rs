@@ -8,7 +8,7 @@ use super::diagnostic::{Diagnostic, Diagnostics};
 use super::tree::{Entry, Node};
 use crate::units::parse_duration;
 
-/// Makes a law of a value that [`super::raw::LAW`] accepts. What is wrong with its numbers goes
+/// Makes a law of a value that [`super::fields::LAW`] accepts. What is wrong with its numbers goes
 /// to `diagnostics`.
 pub(super) fn resolve(node: &Node, diagnostics: &mut Diagnostics) -> Option<Law> {
     // A mixture's component has its weight beside the law.
@@ -51,16 +51,12 @@ fn law(entry: &Entry, diagnostics: &mut Diagnostics) -> Result<Option<Law>, Box<
         "weibull" => {
             positive(node, "scale")?;
             let (shape, scale) = (number("shape"), seconds("scale"));
-            shape
-                .zip(scale)
-                .map(|(shape, scale_s)| Law::Weibull { shape, scale_s })
+            shape.zip(scale).map(|(shape, scale_s)| Law::Weibull { shape, scale_s })
         }
         "pareto" => {
             positive(node, "min")?;
             let (shape, min) = (number("shape"), seconds("min"));
-            shape
-                .zip(min)
-                .map(|(shape, min_s)| Law::Pareto { min_s, shape })
+            shape.zip(min).map(|(shape, min_s)| Law::Pareto { min_s, shape })
         }
         "histogram" => Some(histogram(node)?),
         "empirical" => {
@@ -144,18 +140,11 @@ fn gamma(node: &Node) -> Result<Law, Box<Diagnostic>> {
 
 fn histogram(node: &Node) -> Result<Law, Box<Diagnostic>> {
     let items = |name: &str| node.get(name).map_or(&[][..], Node::items);
-    let edges_s: Vec<f64> = items("edges")
-        .iter()
-        .filter_map(as_duration)
-        .map(|edge| edge.as_secs_f64())
-        .collect();
+    let edges_s: Vec<f64> =
+        items("edges").iter().filter_map(as_duration).map(|edge| edge.as_secs_f64()).collect();
     let weights: Vec<f64> = items("weights").iter().filter_map(Node::number).collect();
     if edges_s.len() != items("edges").len() || weights.len() != items("weights").len() {
-        return Err(bad(
-            node,
-            "a histogram with edges or weights left out",
-            "correct them",
-        ));
+        return Err(bad(node, "a histogram with edges or weights left out", "correct them"));
     }
     if weights.is_empty() || edges_s.len() != weights.len() + 1 {
         let message = format!("{} edges for {} weights", edges_s.len(), weights.len());
@@ -199,7 +188,8 @@ fn bad_at(node: &Node, name: &str, message: impl Into<String>, help: &str) -> Bo
 mod tests {
     use super::*;
     use crate::file::diagnostic::FileId;
-    use crate::file::raw::{Kind, LAW, check};
+    use crate::file::fields::LAW;
+    use crate::file::raw::{Kind, check};
     use crate::file::tree::parse;
 
     fn read(text: &str) -> Result<Law, Vec<String>> {
@@ -209,11 +199,7 @@ mod tests {
             .and_then(|node| resolve(&node, &mut diagnostics));
         match law {
             Some(law) if !diagnostics.has_errors() => Ok(law),
-            _ => Err(diagnostics
-                .sorted()
-                .iter()
-                .map(|d| d.message.clone())
-                .collect()),
+            _ => Err(diagnostics.sorted().iter().map(|d| d.message.clone()).collect()),
         }
     }
 
@@ -236,33 +222,17 @@ mod tests {
 
         assert_eq!(
             read("gamma: { mean: 2s, sd: 1s }"),
-            Ok(Law::Gamma {
-                shape: 4.0,
-                scale_s: 0.5
-            })
+            Ok(Law::Gamma { shape: 4.0, scale_s: 0.5 })
         );
-        assert_eq!(
-            read("gamma: { mean: 2s, shape: 4 }"),
-            read("gamma: { mean: 2s, sd: 1s }")
-        );
-        assert_eq!(
-            read("empirical: [2s, 1s]"),
-            Ok(Law::Empirical {
-                values_s: vec![1.0, 2.0]
-            })
-        );
+        assert_eq!(read("gamma: { mean: 2s, shape: 4 }"), read("gamma: { mean: 2s, sd: 1s }"));
+        assert_eq!(read("empirical: [2s, 1s]"), Ok(Law::Empirical { values_s: vec![1.0, 2.0] }));
         assert_eq!(
             read(
                 "mixture: [{ weight: 1, constant: 1s }, { weight: 3, exponential: { mean: 2s } }]"
             ),
             Ok(Law::Mixture(vec![
                 (1.0, Law::Constant(Duration::from_secs(1))),
-                (
-                    3.0,
-                    Law::Exponential {
-                        mean: Duration::from_secs(2)
-                    }
-                )
+                (3.0, Law::Exponential { mean: Duration::from_secs(2) })
             ]))
         );
     }
@@ -271,42 +241,24 @@ mod tests {
     fn wrong_numbers_are_refused() {
         for (text, message) in [
             ("uniform: { min: 2s, max: 1s }", "`max` is below `min`"),
-            (
-                "lognormal: { median: 2s, p99: 1s }",
-                "`p99` is below `median`",
-            ),
+            ("lognormal: { median: 2s, p99: 1s }", "`p99` is below `median`"),
             ("lognormal: { median: 2s, sd: 1s }", "a lognormal law needs"),
             ("lognormal: { median: 0s, p99: 1s }", "`median` is 0"),
             ("gamma: { mean: 1s }", "a gamma law needs"),
             ("gamma: { mean: 1s, sd: 0s }", "`sd` is 0"),
             ("pareto: { min: 0s, shape: 2 }", "`min` is 0"),
             ("weibull: { scale: 1s, shape: 0 }", "0 is out of range"),
-            (
-                "histogram: { edges: [1s, 2s], weights: [1, 2] }",
-                "2 edges for 2 weights",
-            ),
-            (
-                "histogram: { edges: [2s, 1s], weights: [1] }",
-                "the edges do not rise",
-            ),
-            (
-                "histogram: { edges: [1s, 2s], weights: [0] }",
-                "every weight is 0",
-            ),
+            ("histogram: { edges: [1s, 2s], weights: [1, 2] }", "2 edges for 2 weights"),
+            ("histogram: { edges: [2s, 1s], weights: [1] }", "the edges do not rise"),
+            ("histogram: { edges: [1s, 2s], weights: [0] }", "every weight is 0"),
             ("empirical: []", "no observations"),
             ("mixture: []", "a mixture without any weight"),
             ("constant: 5", "expected a duration, found the number `5`"),
             ("{}", "this law does not say which kind it is"),
-            (
-                "{ constant: 1s, uniform: { min: 0s, max: 1s } }",
-                "both `constant` and `uniform`",
-            ),
+            ("{ constant: 1s, uniform: { min: 0s, max: 1s } }", "both `constant` and `uniform`"),
         ] {
             let found = read(text).expect_err(text);
-            assert!(
-                found.iter().any(|m| m.starts_with(message)),
-                "{text}: {found:?}"
-            );
+            assert!(found.iter().any(|m| m.starts_with(message)), "{text}: {found:?}");
         }
     }
 }

@@ -7,6 +7,7 @@
 //! Reading depends on nothing but the files. Every problem is reported at once, with its place.
 
 pub(crate) mod diagnostic;
+mod fields;
 mod law;
 mod objects;
 mod path;
@@ -24,7 +25,8 @@ use crate::expect::Expectation;
 use crate::library;
 use crate::units::{parse_duration, parse_rate};
 use diagnostic::{Diagnostic, Diagnostics, FileId, Sources, Span};
-use raw::{Kind, SCENARIO};
+use fields::SCENARIO;
+use raw::Kind;
 use tree::{Node, Value};
 
 /// Most points of a grid.
@@ -130,9 +132,7 @@ impl Reader {
         if let Some(text) = library::get(name)
             && !Path::new(name).exists()
         {
-            let file = self
-                .sources
-                .add(&format!("{name}.yaml (built in)"), text.to_owned());
+            let file = self.sources.add(&format!("{name}.yaml (built in)"), text.to_owned());
             self.built_in = Some(file);
             return Some((file, name.to_owned(), None));
         }
@@ -140,11 +140,7 @@ impl Reader {
         match read_text(path) {
             Ok(text) => {
                 let file = self.sources.add(name, text);
-                let stem = path
-                    .file_stem()
-                    .unwrap_or_default()
-                    .to_string_lossy()
-                    .into_owned();
+                let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
                 let folder = path.parent().unwrap_or(Path::new("")).to_owned();
                 Some((file, stem, Some(folder)))
             }
@@ -155,8 +151,7 @@ impl Reader {
                     None => format!("give a file, or a built-in scenario: {}", names.join(", ")),
                 };
                 let message = format!("cannot read {name}: {problem}");
-                self.diagnostics
-                    .push(Diagnostic::placeless("missing-file", message).help(help));
+                self.diagnostics.push(Diagnostic::placeless("missing-file", message).help(help));
                 None
             }
         }
@@ -180,12 +175,7 @@ impl Reader {
                 // What cannot be read leaves a hole, so that nobody looks for its names in vain.
                 Some(name) => self
                     .object_file(&name, item.span, folder)
-                    .unwrap_or_else(|| {
-                        vec![Node {
-                            value: Value::Null,
-                            span: item.span,
-                        }]
-                    }),
+                    .unwrap_or_else(|| vec![Node { value: Value::Null, span: item.span }]),
                 None if item.value == Value::Null => {
                     self.diagnostics.push(
                         Diagnostic::error("wrong-type", item.span, "an empty object")
@@ -198,13 +188,7 @@ impl Reader {
             for object in objects {
                 let is = |key: &str, word: &str| object.get(key).and_then(Node::text) == Some(word);
                 if is("kind", "List") && is("apiVersion", "v1") {
-                    loaded.extend(
-                        object
-                            .get("items")
-                            .map_or(&[][..], Node::items)
-                            .iter()
-                            .cloned(),
-                    );
+                    loaded.extend(object.get("items").map_or(&[][..], Node::items).iter().cloned());
                 } else {
                     loaded.push(object);
                 }
@@ -230,12 +214,7 @@ impl Reader {
                     return None;
                 }
                 // Helm and kustomize leave empty documents between others.
-                Some(
-                    documents
-                        .into_iter()
-                        .filter(|node| node.value != Value::Null)
-                        .collect(),
-                )
+                Some(documents.into_iter().filter(|node| node.value != Value::Null).collect())
             }
             Err(problem) => {
                 let message = format!("cannot read {}: {problem}", path.display());
@@ -265,23 +244,16 @@ impl Reader {
         let span = Span::new(file, 0, path.len());
         let place = Span::new(file, path.len() + 1, setting.len());
         let documents = tree::parse(value, file, &mut self.diagnostics);
-        let null = Node {
-            value: Value::Null,
-            span: place,
-        };
+        let null = Node { value: Value::Null, span: place };
         let value = documents.first().unwrap_or(&null).at(place);
         if let Err(diagnostic) = path::assign(root, path, span, value) {
-            self.diagnostics.push(diagnostic);
+            self.diagnostics.push(*diagnostic);
         }
     }
 
     fn resolve(&mut self, root: Node, stem: &str) -> Option<Scenario> {
         let filled = raw::check(&root, Kind::Table(&SCENARIO), &mut self.diagnostics)?;
-        let name = filled
-            .get("name")
-            .and_then(Node::text)
-            .unwrap_or(stem)
-            .to_owned();
+        let name = filled.get("name").and_then(Node::text).unwrap_or(stem).to_owned();
         let expectations = resolve::expectations(&filled, &mut self.diagnostics);
         let sweep = self.sweep(&filled);
         let config = resolve::config(&filled, &name, &mut self.diagnostics);
@@ -291,10 +263,7 @@ impl Reader {
         let mut resolved = filled.to_json();
         resolved["name"] = name.clone().into();
         Some(Scenario {
-            question: filled
-                .get("question")
-                .and_then(Node::text)
-                .map(str::to_owned),
+            question: filled.get("question").and_then(Node::text).map(str::to_owned),
             name,
             expectations,
             config: config?,
@@ -320,10 +289,7 @@ impl Reader {
                 );
             }
             for (i, value) in values.iter().enumerate() {
-                if values[..i]
-                    .iter()
-                    .any(|earlier| earlier.to_json() == value.to_json())
-                {
+                if values[..i].iter().any(|earlier| earlier.to_json() == value.to_json()) {
                     self.diagnostics.push(
                         Diagnostic::error(
                             "duplicate-value",
@@ -373,11 +339,7 @@ impl Reader {
             );
             return None;
         };
-        let total = sweep
-            .parameters
-            .iter()
-            .map(|parameter| parameter.values.len())
-            .product();
+        let total = sweep.parameters.iter().map(|parameter| parameter.values.len()).product();
         let mut points = Vec::with_capacity(total);
         for index in 0..total {
             let mut root = scenario.root.clone();
@@ -389,7 +351,7 @@ impl Reader {
                 if let Err(diagnostic) =
                     path::assign(&mut root, &parameter.path, parameter.span, value.clone())
                 {
-                    self.diagnostics.push(diagnostic);
+                    self.diagnostics.push(*diagnostic);
                 }
                 parameters.push(as_parameter(&parameter.path, value));
             }
@@ -435,11 +397,7 @@ fn as_parameter(path: &str, node: &Node) -> Parameter {
         let duration = parse_duration(text).map(|duration| duration.as_secs_f64());
         duration.or_else(|_| parse_rate(text)).ok()
     };
-    Parameter {
-        path: path.to_owned(),
-        value: node.number().or_else(unit),
-        display,
-    }
+    Parameter { path: path.to_owned(), value: node.number().or_else(unit), display }
 }
 
 /// Recognises a Kubernetes object, or something else that is no scenario at all.
@@ -462,8 +420,5 @@ fn not_a_scenario(root: &Node) -> Option<Diagnostic> {
 fn read_text(path: &Path) -> Result<String, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())?;
-    Ok(text
-        .strip_prefix('\u{feff}')
-        .map(str::to_owned)
-        .unwrap_or(text))
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }

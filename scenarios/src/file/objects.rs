@@ -56,16 +56,13 @@ impl Objects {
         let at = find(node, &manifest.path).0.clone();
         match manifest.object {
             Object::Service(spec) => self.services.push((spec, at)),
-            Object::Deployment(spec) => self.deployments.push((spec, at)),
+            Object::Deployment(spec) => self.deployments.push((*spec, at)),
             Object::Ignored { kind, name } => self.ignored.push((kind, name)),
         }
     }
 
     fn refuse_duplicates(&mut self, diagnostics: &mut Diagnostics) {
-        let services = self
-            .services
-            .iter()
-            .map(|(spec, node)| ("Service", &spec.name, node));
+        let services = self.services.iter().map(|(spec, node)| ("Service", &spec.name, node));
         let deployments = self.deployments.iter();
         let deployments = deployments.map(|(spec, node)| ("Deployment", &spec.name, node));
         let mut seen: BTreeMap<(&str, &ObjectName), Span> = BTreeMap::new();
@@ -113,12 +110,10 @@ impl Objects {
         let selector = find(node, &path(&["spec", "selector"])).1;
         if service.selector.is_empty() {
             diagnostics.push(
-                Diagnostic::warning(
-                    "no-endpoints",
-                    name_span(node),
-                    "a Service without selector",
-                )
-                .help("nobody writes its endpoints here, so that every node rejects its traffic"),
+                Diagnostic::warning("no-endpoints", name_span(node), "a Service without selector")
+                    .help(
+                        "nobody writes its endpoints here, so that every node rejects its traffic",
+                    ),
             );
             return;
         }
@@ -129,12 +124,8 @@ impl Objects {
                     .iter()
                     .all(|(key, value)| deployment.template.labels.get(key) == Some(value))
         };
-        let chosen: Vec<&DeploymentSpec> = self
-            .deployments
-            .iter()
-            .map(|(spec, _)| spec)
-            .filter(|spec| matches(spec))
-            .collect();
+        let chosen: Vec<&DeploymentSpec> =
+            self.deployments.iter().map(|(spec, _)| spec).filter(|spec| matches(spec)).collect();
         if chosen.is_empty() {
             if !self.broken {
                 diagnostics.push(self.nothing_selected(service, selector));
@@ -145,20 +136,13 @@ impl Objects {
             let TargetPort::Name(name) = &port.target else {
                 continue;
             };
-            for deployment in chosen
-                .iter()
-                .filter(|d| !d.template.ports.contains_key(name))
-            {
+            for deployment in chosen.iter().filter(|d| !d.template.ports.contains_key(name)) {
                 let mut at = path(&["spec", "ports"]);
                 at.0.push(Segment::Index(index));
                 at.0.push(Segment::Key("targetPort".to_owned()));
                 let message = format!("{} has no TCP port named {name:?}", deployment.name);
-                let ports: Vec<&str> = deployment
-                    .template
-                    .ports
-                    .keys()
-                    .map(String::as_str)
-                    .collect();
+                let ports: Vec<&str> =
+                    deployment.template.ports.keys().map(String::as_str).collect();
                 let help = match closest(name, ports.iter().copied()) {
                     Some(port) => format!("did you mean {port:?}?"),
                     None => "name a container port so; without it these Pods are no endpoints of this port".to_owned(),
@@ -217,11 +201,7 @@ pub(super) fn replicas_span(node: &Node) -> Span {
 }
 
 fn path(keys: &[&str]) -> Path {
-    Path(
-        keys.iter()
-            .map(|&key| Segment::Key(key.to_owned()))
-            .collect(),
-    )
+    Path(keys.iter().map(|&key| Segment::Key(key.to_owned())).collect())
 }
 
 /// Returns the node at `path`, or the closest one above it, and where to point: at the key of
@@ -245,9 +225,7 @@ fn find<'n>(node: &'n Node, path: &Path) -> (&'n Node, Span) {
 
 /// Returns the first key of an object: it has no key of its own.
 fn first_line_of(node: &Node) -> Span {
-    node.entries()
-        .first()
-        .map_or(node.span, |entry| entry.key_span)
+    node.entries().first().map_or(node.span, |entry| entry.key_span)
 }
 
 fn place(node: &Node, problem: Problem, severity: Severity) -> Diagnostic {

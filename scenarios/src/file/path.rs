@@ -11,47 +11,43 @@ pub(crate) fn assign(
     path: &str,
     key_span: Span,
     value: Node,
-) -> Result<(), Diagnostic> {
+) -> Result<(), Box<Diagnostic>> {
     let mut at = root;
     for (depth, segment) in path.split('.').enumerate() {
         let so_far = || path.split('.').take(depth).collect::<Vec<_>>().join(".");
         if segment.is_empty() {
-            return Err(Diagnostic::error(
-                "bad-path",
-                key_span,
-                format!("`{path}` has an empty part"),
-            )
-            .help("a path is names joined by points, as in `cluster.nodes`"));
+            return Err(Box::new(
+                Diagnostic::error("bad-path", key_span, format!("`{path}` has an empty part"))
+                    .help("a path is names joined by points, as in `cluster.nodes`"),
+            ));
         }
         if matches!(at.value, Value::Null) {
             at.value = Value::Map(Vec::new());
         }
         let what = at.describe();
-        at = match &mut at.value {
-            Value::Map(entries) => {
-                let index = match entries.iter().position(|entry| entry.key == segment) {
-                    Some(index) => index,
-                    None => {
-                        entries.push(Entry {
-                            key: segment.to_owned(),
-                            key_span,
-                            value: Node {
-                                value: Value::Null,
-                                span: key_span,
-                            },
-                        });
-                        entries.len() - 1
-                    }
-                };
-                &mut entries[index].value
-            }
-            Value::List(items) => {
-                let index = find_item(items, segment);
-                let count = items.len();
-                match index.and_then(|index| items.get_mut(index)) {
-                    Some(item) => item,
-                    None => {
-                        return Err(Diagnostic::error(
+        at =
+            match &mut at.value {
+                Value::Map(entries) => {
+                    let index = match entries.iter().position(|entry| entry.key == segment) {
+                        Some(index) => index,
+                        None => {
+                            entries.push(Entry {
+                                key: segment.to_owned(),
+                                key_span,
+                                value: Node { value: Value::Null, span: key_span },
+                            });
+                            entries.len() - 1
+                        }
+                    };
+                    &mut entries[index].value
+                }
+                Value::List(items) => {
+                    let index = find_item(items, segment);
+                    let count = items.len();
+                    match index.and_then(|index| items.get_mut(index)) {
+                        Some(item) => item,
+                        None => {
+                            return Err(Box::new(Diagnostic::error(
                             "bad-path",
                             key_span,
                             format!("`{}` has no item `{segment}`", so_far()),
@@ -59,19 +55,21 @@ pub(crate) fn assign(
                         .help(format!(
                             "an item is named by its number from 0 (there are {count}), its \
                              `name`, or an object's kind/name"
-                        )));
+                        ))));
+                        }
                     }
                 }
-            }
-            _ => {
-                return Err(Diagnostic::error(
-                    "bad-path",
-                    key_span,
-                    format!("`{}` is {}, which has no `{segment}`", so_far(), what),
-                )
-                .help("a path ends at a value; see `rulelag schema` for what there is"));
-            }
-        };
+                _ => {
+                    return Err(Box::new(
+                        Diagnostic::error(
+                            "bad-path",
+                            key_span,
+                            format!("`{}` is {}, which has no `{segment}`", so_far(), what),
+                        )
+                        .help("a path ends at a value; see `rulelag schema` for what there is"),
+                    ));
+                }
+            };
     }
     *at = value;
     Ok(())
@@ -83,9 +81,7 @@ fn find_item(items: &[Node], segment: &str) -> Option<usize> {
     }
     items.iter().position(|item| {
         let is = |node: Option<&Node>, text: &str| node.and_then(Node::text) == Some(text);
-        let object_name = item
-            .get("metadata")
-            .and_then(|metadata| metadata.get("name"));
+        let object_name = item.get("metadata").and_then(|metadata| metadata.get("name"));
         let is_object = segment
             .split_once('/')
             .is_some_and(|(kind, name)| is(item.get("kind"), kind) && is(object_name, name));

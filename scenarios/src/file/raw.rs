@@ -1,10 +1,10 @@
-//! What a scenario file may say: one table of fields, with types, defaults and their
-//! documentation.
-//!
-//! The reader ([`check`]), the JSON Schema ([`super::schema`]) and the list of defaults are all
-//! made from these tables, so they cannot disagree.
+//! What was written, against the tables of [`super::fields`]: unknown fields are refused, types
+//! and units are checked, defaults are filled in.
+
+use Absent::{Default, Required};
 
 use super::diagnostic::{Diagnostic, Diagnostics, FileId, Span};
+use super::fields::{EXPECTATION, LAW};
 use super::tree::{Entry, Node, Value, parse};
 use crate::units;
 
@@ -76,631 +76,6 @@ pub(crate) enum Absent {
     Default(&'static str),
 }
 
-use Absent::{Default, Optional, Required};
-
-const fn field(name: &'static str, kind: Kind, absent: Absent, doc: &'static str) -> Field {
-    Field {
-        name,
-        kind,
-        absent,
-        doc,
-    }
-}
-
-/// A scenario file.
-pub(crate) static SCENARIO: Table = Table {
-    name: "scenario",
-    fields: &[
-        field(
-            "apiVersion",
-            Kind::Word(&["rulelag/v1"]),
-            Required,
-            "The version of this format.",
-        ),
-        field(
-            "name",
-            Kind::Text,
-            Optional,
-            "The scenario's name; the file's name if left out.",
-        ),
-        field(
-            "question",
-            Kind::Text,
-            Optional,
-            "What the scenario is to answer; leads the summary.",
-        ),
-        field(
-            "cluster",
-            Kind::Table(&CLUSTER),
-            Default("{}"),
-            "Nodes and address ranges.",
-        ),
-        field(
-            "proxy",
-            Kind::Table(&PROXY),
-            Default("{}"),
-            "The Service proxy on every node.",
-        ),
-        field(
-            "propagation",
-            Kind::Table(&PROPAGATION),
-            Default("{}"),
-            "How rule changes reach the nodes.",
-        ),
-        field(
-            "kubelet",
-            Kind::Table(&KUBELET),
-            Default("{}"),
-            "The kubelets' timings.",
-        ),
-        field(
-            "objects",
-            Kind::List(&Kind::Any(
-                "a Kubernetes object, or the name of a file of them",
-            )),
-            Default("[]"),
-            "Kubernetes objects, as applied: inline, or names of files relative to this one.",
-        ),
-        field(
-            "applications",
-            Kind::List(&Kind::Table(&APPLICATION)),
-            Default("[]"),
-            "What manifests cannot say about the programs in the Pods; Deployments not listed have every default.",
-        ),
-        field(
-            "clients",
-            Kind::List(&Kind::Table(&CLIENT)),
-            Default("[]"),
-            "Groups of clients.",
-        ),
-        field(
-            "events",
-            Kind::List(&Kind::Table(&EVENT)),
-            Default("[]"),
-            "What users do to the cluster, and when.",
-        ),
-        field(
-            "expect",
-            Kind::List(&Kind::Expectation),
-            Default("[]"),
-            "What must hold of a run's totals.",
-        ),
-        field(
-            "sweep",
-            Kind::Table(&SWEEP),
-            Optional,
-            "The grid that `rulelag sweep` runs.",
-        ),
-        field(
-            "duration",
-            Kind::Duration,
-            Optional,
-            "Cuts the run at this time; without it a run ends when everything in it has ended.",
-        ),
-        field(
-            "limits",
-            Kind::Table(&LIMITS),
-            Default("{}"),
-            "Bounds on a run that would not end.",
-        ),
-        field(
-            "timelineBin",
-            Kind::Duration,
-            Default("100ms"),
-            "Width of a bin of timeline.csv.",
-        ),
-    ],
-    one_of: &[],
-};
-
-static CLUSTER: Table = Table {
-    name: "cluster",
-    fields: &[
-        field(
-            "nodes",
-            Kind::Int(1, 1_000_000),
-            Default("10"),
-            "How many nodes; they are named node-0, node-1, ….",
-        ),
-        field(
-            "podCIDR",
-            Kind::Cidr,
-            Default("10.244.0.0/16"),
-            "All Pods' addresses (kube-controller-manager's --cluster-cidr).",
-        ),
-        field(
-            "nodeCIDRMaskSize",
-            Kind::Int(8, 30),
-            Default("24"),
-            "Prefix length of one node's part of podCIDR (kube-controller-manager's --node-cidr-mask-size).",
-        ),
-        field(
-            "serviceCIDR",
-            Kind::Cidr,
-            Default("10.96.0.0/12"),
-            "ClusterIPs (--service-cluster-ip-range).",
-        ),
-        field(
-            "nodeCIDR",
-            Kind::Cidr,
-            Default("192.168.0.0/16"),
-            "The nodes' own addresses.",
-        ),
-        field(
-            "network",
-            Kind::Word(&["flannel-host-gw"]),
-            Default("flannel-host-gw"),
-            "The Pod network.",
-        ),
-        field(
-            "linkLatency",
-            Kind::Duration,
-            Default("50us"),
-            "One-way latency between a node and the fabric, node stack included; two Pods on different nodes are two of these apart.",
-        ),
-        field(
-            "bridgeLatency",
-            Kind::Duration,
-            Default("10us"),
-            "One-way latency between two Pods of one node.",
-        ),
-        field(
-            "maxPods",
-            Kind::Int(1, 1_000_000),
-            Default("110"),
-            "Most Pods that fit a node (kubelet's maxPods).",
-        ),
-        field(
-            "nodeLabels",
-            Kind::Map("node name", &Kind::Map("label", &Kind::Text)),
-            Default("{}"),
-            "Labels of nodes.",
-        ),
-    ],
-    one_of: &[],
-};
-
-static PROXY: Table = Table {
-    name: "proxy",
-    fields: &[
-        field(
-            "mode",
-            Kind::Word(&["iptables"]),
-            Default("iptables"),
-            "kube-proxy's mode.",
-        ),
-        field(
-            "masqueradeBit",
-            Kind::Int(0, 31),
-            Default("14"),
-            "The bit of the mark that asks for masquerading.",
-        ),
-        field(
-            "masqueradeAll",
-            Kind::Bool,
-            Default("false"),
-            "Masquerade all traffic to ClusterIPs.",
-        ),
-    ],
-    one_of: &[],
-};
-
-static PROPAGATION: Table = Table {
-    name: "propagation",
-    fields: &[
-        field(
-            "delay",
-            Kind::Table(&LAW),
-            Default("{ lognormal: { median: 300ms, p99: 2s } }"),
-            "The whole time from the EndpointSlice's commit to live rules, drawn for each node and change.",
-        ),
-        field(
-            "nodes",
-            Kind::Map("node name", &Kind::Table(&LAW)),
-            Default("{}"),
-            "Nodes whose delay follows another law.",
-        ),
-    ],
-    one_of: &[],
-};
-
-static KUBELET: Table = Table {
-    name: "kubelet",
-    fields: &[
-        field(
-            "notice",
-            Kind::Table(&LAW),
-            Default("{ lognormal: { median: 100ms, p99: 1s } }"),
-            "From an accepted deletion to the kubelet acting on it.",
-        ),
-        field(
-            "start",
-            Kind::Table(&LAW),
-            Default("{ lognormal: { median: 2s, p99: 8s } }"),
-            "From a Pod's creation to its container running: scheduling, pulling, starting.",
-        ),
-        field(
-            "teardown",
-            Kind::Table(&LAW),
-            Default("{ uniform: { min: 100ms, max: 2s } }"),
-            "From the last container's exit to the release of the Pod's address.",
-        ),
-    ],
-    one_of: &[],
-};
-
-/// A distribution of durations.
-pub(crate) static LAW: Table = Table {
-    name: "law",
-    fields: &[],
-    one_of: LAWS,
-};
-
-static LAWS: &[Field] = &[
-    field("constant", Kind::Duration, Optional, "Always the same."),
-    field(
-        "uniform",
-        Kind::Table(&UNIFORM),
-        Optional,
-        "Uniform on [min, max].",
-    ),
-    field(
-        "exponential",
-        Kind::Table(&EXPONENTIAL),
-        Optional,
-        "Exponential.",
-    ),
-    field(
-        "lognormal",
-        Kind::Table(&LOGNORMAL),
-        Optional,
-        "Lognormal, by median and p99 or by mean and sd.",
-    ),
-    field(
-        "gamma",
-        Kind::Table(&GAMMA),
-        Optional,
-        "Gamma, by shape and mean or by mean and sd.",
-    ),
-    field(
-        "weibull",
-        Kind::Table(&WEIBULL),
-        Optional,
-        "Weibull: F(t) = 1 − exp(−(t/scale)^shape).",
-    ),
-    field(
-        "pareto",
-        Kind::Table(&PARETO),
-        Optional,
-        "Pareto: F(t) = 1 − (min/t)^shape.",
-    ),
-    field(
-        "histogram",
-        Kind::Table(&HISTOGRAM),
-        Optional,
-        "A histogram, uniform within a bin.",
-    ),
-    field(
-        "empirical",
-        Kind::List(&Kind::Duration),
-        Optional,
-        "Each of these observations with equal probability.",
-    ),
-    field(
-        "mixture",
-        Kind::List(&Kind::Table(&COMPONENT)),
-        Optional,
-        "One of several laws.",
-    ),
-];
-
-static UNIFORM: Table = Table {
-    name: "uniform law",
-    fields: &[
-        field("min", Kind::Duration, Required, "Least."),
-        field("max", Kind::Duration, Required, "Greatest."),
-    ],
-    one_of: &[],
-};
-static EXPONENTIAL: Table = Table {
-    name: "exponential law",
-    fields: &[field("mean", Kind::Duration, Required, "Mean.")],
-    one_of: &[],
-};
-static LOGNORMAL: Table = Table {
-    name: "lognormal law",
-    fields: &[
-        field("median", Kind::Duration, Optional, "Median, with p99."),
-        field(
-            "p99",
-            Kind::Duration,
-            Optional,
-            "99th percentile, with median.",
-        ),
-        field("mean", Kind::Duration, Optional, "Mean, with sd."),
-        field(
-            "sd",
-            Kind::Duration,
-            Optional,
-            "Standard deviation, with mean.",
-        ),
-    ],
-    one_of: &[],
-};
-static GAMMA: Table = Table {
-    name: "gamma law",
-    fields: &[
-        field(
-            "shape",
-            Kind::Number(1e-3, 1e6),
-            Optional,
-            "Shape, with mean.",
-        ),
-        field("mean", Kind::Duration, Required, "Mean."),
-        field(
-            "sd",
-            Kind::Duration,
-            Optional,
-            "Standard deviation, with mean.",
-        ),
-    ],
-    one_of: &[],
-};
-static WEIBULL: Table = Table {
-    name: "Weibull law",
-    fields: &[
-        field("shape", Kind::Number(1e-2, 1e3), Required, "Shape."),
-        field(
-            "scale",
-            Kind::Duration,
-            Required,
-            "Scale: the 63rd percentile.",
-        ),
-    ],
-    one_of: &[],
-};
-static PARETO: Table = Table {
-    name: "Pareto law",
-    fields: &[
-        field("min", Kind::Duration, Required, "Least."),
-        field(
-            "shape",
-            Kind::Number(1e-2, 1e3),
-            Required,
-            "Tail index; the mean is finite above 1 only.",
-        ),
-    ],
-    one_of: &[],
-};
-static HISTOGRAM: Table = Table {
-    name: "histogram law",
-    fields: &[
-        field(
-            "edges",
-            Kind::List(&Kind::Duration),
-            Required,
-            "Edges of the bins, rising; one more than weights.",
-        ),
-        field(
-            "weights",
-            Kind::List(&Kind::Number(0.0, 1e15)),
-            Required,
-            "Weight of each bin.",
-        ),
-    ],
-    one_of: &[],
-};
-static COMPONENT: Table = Table {
-    name: "component of a mixture",
-    fields: &[field(
-        "weight",
-        Kind::Number(0.0, 1e15),
-        Required,
-        "Weight; weights need not sum to one.",
-    )],
-    one_of: LAWS,
-};
-
-/// What a manifest cannot say about the program in the Pods.
-pub(crate) static APPLICATION: Table = Table {
-    name: "application",
-    fields: &[
-        field(
-            "deployment",
-            Kind::Text,
-            Required,
-            "The Deployment, as namespace/name.",
-        ),
-        field(
-            "onSigterm",
-            Kind::Word(&["close", "drain", "ignore"]),
-            Default("close"),
-            "close: exits at once, in-flight connections are reset; drain: stops listening, finishes, exits; ignore: serves until SIGKILL.",
-        ),
-        field(
-            "startup",
-            Kind::Table(&LAW),
-            Default("{ constant: 0s }"),
-            "From container start to listening.",
-        ),
-        field(
-            "serviceTime",
-            Kind::Table(&LAW),
-            Default("{ constant: 1ms }"),
-            "From a request's arrival to its response.",
-        ),
-    ],
-    one_of: &[],
-};
-
-static CLIENT: Table = Table {
-    name: "client",
-    fields: &[
-        field("name", Kind::Text, Required, "The group's name."),
-        field(
-            "from",
-            Kind::Word(&["pods"]),
-            Default("pods"),
-            "Where it runs: in a Pod on every node.",
-        ),
-        field(
-            "service",
-            Kind::Text,
-            Required,
-            "The Service, as namespace/name.",
-        ),
-        field(
-            "port",
-            Kind::Port,
-            Optional,
-            "The Service's port, by number or name; not needed if it has one only.",
-        ),
-        field(
-            "rate",
-            Kind::Rate,
-            Required,
-            "Requests per second of the whole group.",
-        ),
-        field(
-            "arrivals",
-            Kind::Word(&["poisson", "constant"]),
-            Default("poisson"),
-            "How requests are spaced.",
-        ),
-        field(
-            "timeout",
-            Kind::Duration,
-            Default("1s"),
-            "How long an attempt may take, from its first SYN to the response.",
-        ),
-        field(
-            "retries",
-            Kind::Int(0, 100),
-            Default("0"),
-            "How many more attempts, each on a new connection, a failed request gets.",
-        ),
-        field(
-            "retryBackoff",
-            Kind::Duration,
-            Default("100ms"),
-            "Pause before a retry.",
-        ),
-        field(
-            "detail",
-            Kind::Word(&["packet"]),
-            Default("packet"),
-            "packet: every packet is sent.",
-        ),
-    ],
-    one_of: &[],
-};
-
-static EVENT: Table = Table {
-    name: "event",
-    fields: &[
-        field("at", Kind::Duration, Required, "When."),
-        field(
-            "count",
-            Kind::Int(1, 1_000_000),
-            Optional,
-            "With deletePod: how many Pods at once (1).",
-        ),
-        field(
-            "replicas",
-            Kind::Int(0, 1_000_000),
-            Optional,
-            "With scale: the new size.",
-        ),
-    ],
-    one_of: &[
-        field(
-            "rollout",
-            Kind::Text,
-            Optional,
-            "Replaces all Pods of this Deployment (kubectl rollout restart).",
-        ),
-        field(
-            "deletePod",
-            Kind::Text,
-            Optional,
-            "Deletes Pods of this Deployment (kubectl delete pod).",
-        ),
-        field(
-            "scale",
-            Kind::Text,
-            Optional,
-            "Changes the size of this Deployment (kubectl scale).",
-        ),
-    ],
-};
-
-/// An expectation with more than its expression.
-pub(crate) static EXPECTATION: Table = Table {
-    name: "expectation",
-    fields: &[
-        field(
-            "expr",
-            Kind::Text,
-            Required,
-            "The expression: `lost == 0`, `lost_fraction <= 0.1%`, `lost{cause=\"refused\"} == 0`, `stale_max_s < 5`.",
-        ),
-        field(
-            "over",
-            Kind::Word(&["run", "sweep"]),
-            Default("run"),
-            "run: judged by `rulelag run`; sweep: judged by `rulelag sweep` too, in every one of its runs.",
-        ),
-    ],
-    one_of: &[],
-};
-
-static SWEEP: Table = Table {
-    name: "sweep",
-    fields: &[
-        field(
-            "grid",
-            Kind::Map(
-                "path into the scenario",
-                &Kind::List(&Kind::Any("a value of that path")),
-            ),
-            Required,
-            "The values of each parameter; every combination is a point.",
-        ),
-        field(
-            "replications",
-            Kind::Int(1, 1_000_000),
-            Default("20"),
-            "How often each point is run.",
-        ),
-    ],
-    one_of: &[],
-};
-
-static LIMITS: Table = Table {
-    name: "limits",
-    fields: &[
-        field(
-            "events",
-            Kind::Int(1, i64::MAX),
-            Default("20000000000"),
-            "Most events in all.",
-        ),
-        field(
-            "eventsAtOneInstant",
-            Kind::Int(1, i64::MAX),
-            Default("10000000"),
-            "Most events at one instant.",
-        ),
-        field(
-            "simulated",
-            Kind::Duration,
-            Default("24h"),
-            "Longest simulated time, where duration is not given.",
-        ),
-    ],
-    one_of: &[],
-};
-
 impl Table {
     /// Returns all fields.
     pub(crate) fn all_fields(&self) -> impl Iterator<Item = &'static Field> + use<> {
@@ -708,17 +83,9 @@ impl Table {
     }
 
     fn with_article(&self) -> String {
-        let article = if self.name.starts_with(['a', 'e', 'i', 'o', 'u']) {
-            "an"
-        } else {
-            "a"
-        };
+        let article = if self.name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
         // "uniform" starts with a consonant to the ear.
-        let article = if self.name.starts_with("uni") {
-            "a"
-        } else {
-            article
-        };
+        let article = if self.name.starts_with("uni") { "a" } else { article };
         format!("{article} {}", self.name)
     }
 
@@ -775,31 +142,20 @@ pub(crate) fn check(node: &Node, kind: Kind, diagnostics: &mut Diagnostics) -> O
         (Kind::Duration | Kind::Rate | Kind::Cidr, _) => check_unit(node, kind, diagnostics),
         (Kind::Word(words), _) => check_word(node, words, diagnostics),
         (Kind::Expectation, Value::Map(_)) => check_table(node, &EXPECTATION, diagnostics),
-        (Kind::Expectation, _) => refuse(
-            "an expectation",
-            "write an expression such as `lost == 0`".to_owned(),
-        ),
+        (Kind::Expectation, _) => {
+            refuse("an expectation", "write an expression such as `lost == 0`".to_owned())
+        }
         (Kind::List(item), Value::List(items)) => {
-            let items = items
-                .iter()
-                .filter_map(|node| check(node, *item, diagnostics));
-            Some(Node {
-                value: Value::List(items.collect()),
-                span: node.span,
-            })
+            let items = items.iter().filter_map(|node| check(node, *item, diagnostics));
+            Some(Node { value: Value::List(items.collect()), span: node.span })
         }
         (Kind::List(_), _) => refuse("a list", "write `[a, b]`, or one `- a` a line".to_owned()),
         (Kind::Map(_, value), Value::Map(entries)) => {
             let entries = entries.iter().filter_map(|entry| {
-                check(&entry.value, *value, diagnostics).map(|value| Entry {
-                    value,
-                    ..entry.clone()
-                })
+                check(&entry.value, *value, diagnostics)
+                    .map(|value| Entry { value, ..entry.clone() })
             });
-            Some(Node {
-                value: Value::Map(entries.collect()),
-                span: node.span,
-            })
+            Some(Node { value: Value::Map(entries.collect()), span: node.span })
         }
         (Kind::Map(key, _), _) => refuse("a mapping", format!("each key is a {key}")),
         (Kind::Table(table), _) => check_table(node, table, diagnostics),
@@ -807,10 +163,7 @@ pub(crate) fn check(node: &Node, kind: Kind, diagnostics: &mut Diagnostics) -> O
 }
 
 fn text(text: String, span: Span) -> Node {
-    Node {
-        value: Value::Text(text),
-        span,
-    }
+    Node { value: Value::Text(text), span }
 }
 
 fn int_help(min: i64, max: i64) -> String {
@@ -822,10 +175,7 @@ fn int_help(min: i64, max: i64) -> String {
 
 fn check_unit(node: &Node, kind: Kind, diagnostics: &mut Diagnostics) -> Option<Node> {
     let (what, help) = match kind {
-        Kind::Duration => (
-            "a duration",
-            "durations are written `300ms`, `1.5s` or `1m30s`",
-        ),
+        Kind::Duration => ("a duration", "durations are written `300ms`, `1.5s` or `1m30s`"),
         Kind::Rate => ("a rate", "rates are written `1000/s`, `60/m` or `0.5/h`"),
         _ => ("an IPv4 range", "ranges are written `10.244.0.0/16`"),
     };
@@ -861,15 +211,9 @@ fn check_word(node: &Node, words: &[&'static str], diagnostics: &mut Diagnostics
     if node.text().is_some_and(|text| words.contains(&text)) {
         return Some(node.clone());
     }
-    let choice = words
-        .iter()
-        .map(|word| format!("`{word}`"))
-        .collect::<Vec<_>>()
-        .join(", ");
+    let choice = words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
     let message = format!("{} is none of the known words", node.describe());
-    let close = node
-        .text()
-        .and_then(|text| units::closest(text, words.iter().copied()));
+    let close = node.text().and_then(|text| units::closest(text, words.iter().copied()));
     let help = match close {
         Some(word) if words.len() > 1 => format!("did you mean `{word}`? Known are {choice}"),
         _ if words.len() == 1 => format!("only {choice} is known so far"),
@@ -885,11 +229,7 @@ fn check_table(node: &Node, table: &'static Table, diagnostics: &mut Diagnostics
         // `clients:` with nothing behind it: as if empty, as Kubernetes reads it.
         Value::Null => &[],
         _ => {
-            let message = format!(
-                "expected {}, found {}",
-                table.with_article(),
-                node.describe()
-            );
+            let message = format!("expected {}, found {}", table.with_article(), node.describe());
             let help = match table.all_fields().next() {
                 _ if std::ptr::eq(table, &raw const LAW) => {
                     "write which law, as in `{ constant: 1s }` or `{ exponential: { mean: 1s } }`"
@@ -920,10 +260,7 @@ fn check_table(node: &Node, table: &'static Table, diagnostics: &mut Diagnostics
             usable &= value.is_some() || matches!(field.absent, Default(_));
             value
         };
-        filled.extend(value.map(|value| Entry {
-            value,
-            ..entry.clone()
-        }));
+        filled.extend(value.map(|value| Entry { value, ..entry.clone() }));
     }
     for field in table.fields {
         let written = entries.iter().any(|entry| entry.key == field.name);
@@ -938,21 +275,14 @@ fn check_table(node: &Node, table: &'static Table, diagnostics: &mut Diagnostics
             }
             Default(default) if !filled.iter().any(|entry| entry.key == field.name) => {
                 if let Some(value) = default_value(default, field.kind, node.span) {
-                    filled.push(Entry {
-                        key: field.name.to_owned(),
-                        key_span: node.span,
-                        value,
-                    });
+                    filled.push(Entry { key: field.name.to_owned(), key_span: node.span, value });
                 }
             }
             _ => {}
         }
     }
     usable &= check_one_of(node, entries, table, diagnostics);
-    usable.then_some(Node {
-        value: Value::Map(filled),
-        span: node.span,
-    })
+    usable.then_some(Node { value: Value::Map(filled), span: node.span })
 }
 
 fn unknown_field(entry: &Entry, table: &'static Table) -> Diagnostic {
@@ -1018,6 +348,7 @@ fn default_value(default: &'static str, kind: Kind, span: Span) -> Option<Node> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::fields::SCENARIO;
     use super::*;
 
     fn each_table(table: &'static Table, seen: &mut Vec<&'static str>) {

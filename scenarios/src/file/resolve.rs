@@ -10,6 +10,7 @@ use sim_core::config::{
 };
 
 use super::diagnostic::{Diagnostic, Diagnostics, FileId, Span};
+use super::fields::APPLICATION;
 use super::law;
 use super::objects::{Objects, replicas_span};
 use super::raw::{self, Kind};
@@ -30,14 +31,7 @@ pub(super) fn config(root: &Node, name: &str, diagnostics: &mut Diagnostics) -> 
     let applications = applications(root.get("applications")?, &objects, diagnostics);
     let clients = clients(root.get("clients")?, &objects, diagnostics);
     let events = events(root, &objects, diagnostics);
-    check_capacity(
-        cluster_node,
-        &cluster,
-        &objects,
-        &clients,
-        &events,
-        diagnostics,
-    );
+    check_capacity(cluster_node, &cluster, &objects, &clients, &events, diagnostics);
     check_end(root, &events, diagnostics);
     let mut deployments = Vec::new();
     for (mut deployment, _) in objects.deployments {
@@ -125,9 +119,7 @@ fn node_labels(
 
 /// Reads `node-7` as 7, if there is such a node.
 fn node_index(name: &str, span: Span, nodes: u32, diagnostics: &mut Diagnostics) -> Option<u32> {
-    let index = name
-        .strip_prefix("node-")
-        .and_then(|number| number.parse::<u32>().ok());
+    let index = name.strip_prefix("node-").and_then(|number| number.parse::<u32>().ok());
     match index {
         Some(index) if index < nodes && name == format!("node-{index}") => Some(index),
         _ => {
@@ -144,9 +136,7 @@ fn node_index(name: &str, span: Span, nodes: u32, diagnostics: &mut Diagnostics)
 fn check_ranges(node: &Node, config: &ClusterConfig, diagnostics: &mut Diagnostics) {
     let span = |name: &str| node.get(name).map_or(node.span, |value| value.span);
     let nodes = u64::from(config.nodes);
-    let pod_bits = config
-        .node_prefix_len
-        .checked_sub(config.pod_cidr.prefix_len());
+    let pod_bits = config.node_prefix_len.checked_sub(config.pod_cidr.prefix_len());
     match pod_bits {
         None => diagnostics.push(
             Diagnostic::error(
@@ -181,10 +171,7 @@ fn check_ranges(node: &Node, config: &ClusterConfig, diagnostics: &mut Diagnosti
             Diagnostic::error(
                 "bad-range",
                 span("nodes"),
-                format!(
-                    "nodeCIDR {} has no room for {nodes} nodes",
-                    config.node_cidr
-                ),
+                format!("nodeCIDR {} has no room for {nodes} nodes", config.node_cidr),
             )
             .help("use a wider `nodeCIDR`, such as 172.16.0.0/12"),
         );
@@ -231,11 +218,7 @@ fn propagation(node: &Node, count: u32, diagnostics: &mut Diagnostics) -> Option
 fn kubelet(node: &Node, diagnostics: &mut Diagnostics) -> Option<KubeletConfig> {
     let mut law = |name: &str| law::resolve(node.get(name)?, diagnostics);
     let (notice, start, teardown) = (law("notice"), law("start"), law("teardown"));
-    Some(KubeletConfig {
-        notice: notice?,
-        start: start?,
-        teardown: teardown?,
-    })
+    Some(KubeletConfig { notice: notice?, start: start?, teardown: teardown? })
 }
 
 fn applications(
@@ -286,17 +269,11 @@ fn default_application() -> Option<Application> {
     let name = Entry {
         key: "deployment".to_owned(),
         key_span: span,
-        value: Node {
-            value: Value::Text(String::new()),
-            span,
-        },
+        value: Node { value: Value::Text(String::new()), span },
     };
-    let written = Node {
-        value: Value::Map(vec![name]),
-        span,
-    };
+    let written = Node { value: Value::Map(vec![name]), span };
     let mut diagnostics = Diagnostics::default();
-    let node = raw::check(&written, Kind::Table(&raw::APPLICATION), &mut diagnostics)?;
+    let node = raw::check(&written, Kind::Table(&APPLICATION), &mut diagnostics)?;
     application(&node, &mut diagnostics)
 }
 
@@ -307,9 +284,7 @@ fn clients(list: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec
         let name = node.get("name").and_then(Node::text).unwrap_or_default();
         let name_at = node.get("name").map_or(node.span, |name| name.span);
         let well_formed = !name.is_empty()
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
         if !well_formed {
             let message = format!("{name:?} is not a name for a group of clients");
             let help = "use letters, digits, `-`, `_` and `.`";
@@ -364,10 +339,7 @@ fn client_port(
 ) -> Option<u16> {
     let Some(service) = objects.service(name) else {
         if !objects.broken {
-            let known = objects
-                .services
-                .iter()
-                .map(|(spec, _)| spec.name.to_string());
+            let known = objects.services.iter().map(|(spec, _)| spec.name.to_string());
             let ignored = objects.ignored.iter();
             let mut ignored = ignored.filter(|(kind, other)| kind == "Service" && other == name);
             let help = match ignored.next() {
@@ -415,16 +387,13 @@ fn client_port(
     if found.is_none() {
         let message = format!("Service {name} has no such port");
         let number = port.int();
-        let target = service
-            .ports
-            .iter()
-            .any(|candidate| match &candidate.target {
-                TargetPort::Number(target) => Some(i64::from(*target)) == number,
-                TargetPort::Name(target) => objects.deployments.iter().any(|(deployment, _)| {
-                    let target = deployment.template.ports.get(target);
-                    target.is_some() && target.copied().map(i64::from) == number
-                }),
-            });
+        let target = service.ports.iter().any(|candidate| match &candidate.target {
+            TargetPort::Number(target) => Some(i64::from(*target)) == number,
+            TargetPort::Name(target) => objects.deployments.iter().any(|(deployment, _)| {
+                let target = deployment.template.ports.get(target);
+                target.is_some() && target.copied().map(i64::from) == number
+            }),
+        });
         let help = if target {
             format!("this is the Pods' port; the Service's is {}", list())
         } else {
@@ -469,17 +438,10 @@ fn events(root: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec<
                     );
                     continue;
                 };
-                Action::Scale {
-                    deployment,
-                    replicas,
-                }
+                Action::Scale { deployment, replicas }
             }
         };
-        events.extend(
-            node.get("at")
-                .and_then(as_duration)
-                .map(|at| EventSpec { at, action }),
-        );
+        events.extend(node.get("at").and_then(as_duration).map(|at| EventSpec { at, action }));
     }
     events.sort_by_key(|event| event.at); // stable: as written at one time
     events
@@ -492,17 +454,10 @@ fn deployment(node: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> 
         return Some(name);
     }
     if !objects.broken {
-        let known = objects
-            .deployments
-            .iter()
-            .map(|(spec, _)| spec.name.to_string());
+        let known = objects.deployments.iter().map(|(spec, _)| spec.name.to_string());
         diagnostics.push(
-            Diagnostic::error(
-                "unknown-deployment",
-                node.span,
-                format!("no Deployment {name}"),
-            )
-            .help(help_known("Deployment", &name, known.collect())),
+            Diagnostic::error("unknown-deployment", node.span, format!("no Deployment {name}"))
+                .help(help_known("Deployment", &name, known.collect())),
         );
     }
     None
@@ -526,19 +481,12 @@ fn object_name(node: &Node, diagnostics: &mut Diagnostics) -> Option<ObjectName>
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
         diagnostics.push(
-            Diagnostic::error(
-                "bad-name",
-                node.span,
-                format!("{text:?} is not an object's name"),
-            )
-            .help("write `namespace/name`, as in `default/nginx`"),
+            Diagnostic::error("bad-name", node.span, format!("{text:?} is not an object's name"))
+                .help("write `namespace/name`, as in `default/nginx`"),
         );
         return None;
     }
-    Some(ObjectName {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    })
+    Some(ObjectName { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
 /// Checks that all Pods fit: those of the Deployments with their surge, and a client Pod per node
@@ -559,10 +507,9 @@ fn check_capacity(
     let mut largest: Option<(u64, Span)> = None;
     for (deployment, at) in &objects.deployments {
         let scaled = events.iter().filter_map(|event| match &event.action {
-            Action::Scale {
-                deployment: name,
-                replicas,
-            } if *name == deployment.name => Some(*replicas),
+            Action::Scale { deployment: name, replicas } if *name == deployment.name => {
+                Some(*replicas)
+            }
             _ => None,
         });
         let most = scaled.chain([deployment.replicas]).max().unwrap_or(0);
@@ -604,14 +551,10 @@ fn pod_addresses(prefix_len: u8) -> u64 {
 fn surge(strategy: &Strategy, replicas: u32) -> u64 {
     match strategy {
         Strategy::Recreate => 0,
-        Strategy::RollingUpdate {
-            max_surge: IntOrPercent::Int(pods),
-            ..
-        } => (*pods).into(),
-        Strategy::RollingUpdate {
-            max_surge: IntOrPercent::Percent(percent),
-            ..
-        } => (u64::from(replicas) * u64::from(*percent)).div_ceil(100),
+        Strategy::RollingUpdate { max_surge: IntOrPercent::Int(pods), .. } => (*pods).into(),
+        Strategy::RollingUpdate { max_surge: IntOrPercent::Percent(percent), .. } => {
+            (u64::from(replicas) * u64::from(*percent)).div_ceil(100)
+        }
     }
 }
 
@@ -622,9 +565,7 @@ fn check_end(root: &Node, events: &[EventSpec], diagnostics: &mut Diagnostics) {
             && !diagnostics.has_errors()
             && !root.get("clients").is_none_or(|c| c.items().is_empty())
         {
-            let span = root
-                .entry("clients")
-                .map_or(root.span, |entry| entry.key_span);
+            let span = root.entry("clients").map_or(root.span, |entry| entry.key_span);
             diagnostics.push(
                 Diagnostic::error("nothing-happens", span, "nothing happens in this scenario")
                     .help("add `events:`, or a `duration:`"),

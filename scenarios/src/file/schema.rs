@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::diagnostic::{Diagnostics, FileId};
-use super::raw::{Absent, EXPECTATION, Field, Kind, SCENARIO, Table};
+use super::fields::{EXPECTATION, SCENARIO};
+use super::raw::{Absent, Field, Kind, Table};
 use super::tree::parse;
 
 /// Returns the JSON Schema of a scenario file.
@@ -12,10 +13,7 @@ pub(crate) fn schema() -> Value {
     let mut schema = table(&SCENARIO, &mut definitions);
     let root = schema.as_object_mut().into_iter();
     for root in root {
-        root.insert(
-            "$schema".into(),
-            "https://json-schema.org/draft/2020-12/schema".into(),
-        );
+        root.insert("$schema".into(), "https://json-schema.org/draft/2020-12/schema".into());
         root.insert("title".into(), "rulelag scenario".into());
         root.insert("$defs".into(), std::mem::take(&mut definitions).into());
     }
@@ -53,11 +51,8 @@ fn table(table: &'static Table, definitions: &mut Map<String, Value>) -> Value {
         schema["required"] = json!(required);
     }
     if !table.one_of.is_empty() {
-        schema["oneOf"] = table
-            .one_of
-            .iter()
-            .map(|field| json!({ "required": [field.name] }))
-            .collect();
+        schema["oneOf"] =
+            table.one_of.iter().map(|field| json!({ "required": [field.name] })).collect();
     }
     schema
 }
@@ -158,11 +153,7 @@ mod tests {
         }
         let alternatives = |name: &str| {
             let of = schema[name].as_array()?;
-            Some(
-                of.iter()
-                    .filter(|schema| accepts(root, schema, value).is_ok())
-                    .count(),
-            )
+            Some(of.iter().filter(|schema| accepts(root, schema, value).is_ok()).count())
         };
         if alternatives("oneOf").is_some_and(|matching| matching != 1) {
             return fail("is not exactly one of");
@@ -194,27 +185,14 @@ mod tests {
         for name in crate::library::names() {
             let text = crate::library::get(name).unwrap();
             let document = parse(text, FileId::FIRST, &mut Diagnostics::default()).remove(0);
-            assert_eq!(
-                accepts(&schema, &schema, &document.to_json()),
-                Ok(()),
-                "{name}"
-            );
+            assert_eq!(accepts(&schema, &schema, &document.to_json()), Ok(()), "{name}");
         }
         for (text, why) in [
             ("cluster: {}", "lacks a field"),
             ("{ apiVersion: rulelag/v1, clustr: {} }", "clustr"),
-            (
-                "{ apiVersion: rulelag/v1, cluster: { nodes: 0 } }",
-                "is too small",
-            ),
-            (
-                "{ apiVersion: rulelag/v1, events: [{ at: 1s }] }",
-                "is not exactly one of",
-            ),
-            (
-                "{ apiVersion: rulelag/v1, proxy: { mode: ipvs } }",
-                "is none of the words",
-            ),
+            ("{ apiVersion: rulelag/v1, cluster: { nodes: 0 } }", "is too small"),
+            ("{ apiVersion: rulelag/v1, events: [{ at: 1s }] }", "is not exactly one of"),
+            ("{ apiVersion: rulelag/v1, proxy: { mode: ipvs } }", "is none of the words"),
         ] {
             let document = parse(text, FileId::FIRST, &mut Diagnostics::default()).remove(0);
             let found = accepts(&schema, &schema, &document.to_json()).expect_err(text);

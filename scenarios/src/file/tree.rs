@@ -166,10 +166,7 @@ impl Node {
 
     /// Returns how many nodes there are, and how deep they nest.
     fn extent(&self) -> (usize, usize) {
-        let children = self
-            .items()
-            .iter()
-            .chain(self.entries().iter().map(|e| &e.value));
+        let children = self.items().iter().chain(self.entries().iter().map(|e| &e.value));
         let (size, depth) = children.fold((0, 0), |(size, depth), child| {
             let (more, deep) = child.extent();
             (size + more, depth.max(deep))
@@ -222,10 +219,7 @@ struct Open {
 
 enum Content {
     List(Vec<Node>),
-    Map {
-        entries: Vec<Entry>,
-        key: Option<(String, Span)>,
-    },
+    Map { entries: Vec<Entry>, key: Option<(String, Span)> },
 }
 
 impl Builder<'_> {
@@ -240,11 +234,7 @@ impl Builder<'_> {
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain
                     && tag.is_none_or(|tag| !tag.is_yaml_core_schema() || tag.suffix != "str");
-                let value = if plain {
-                    scalar(&text)
-                } else {
-                    Value::Text(text.into_owned())
-                };
+                let value = if plain { scalar(&text) } else { Value::Text(text.into_owned()) };
                 self.finish(Node { value, span }, anchor, diagnostics)
             }
             Event::SequenceStart(anchor, _) => self.begin(span, anchor, Content::List(Vec::new())),
@@ -268,11 +258,7 @@ impl Builder<'_> {
                 };
                 // A block collection has no closing token: the parser puts its end at the next
                 // one, which may be lines below.
-                let end = if span.start < span.end {
-                    span.end
-                } else {
-                    end.unwrap_or(span.end)
-                };
+                let end = if span.start < span.end { span.end } else { end.unwrap_or(span.end) };
                 let span = Span::new(self.file, open.start, end.max(open.start));
                 self.finish(Node { value, span }, open.anchor, diagnostics)
             }
@@ -308,11 +294,7 @@ impl Builder<'_> {
         if self.open.len() >= MAX_DEPTH {
             return Err(too_deep(span));
         }
-        if let Some(Open {
-            content: Content::Map { key: None, .. },
-            ..
-        }) = self.open.last()
-        {
+        if let Some(Open { content: Content::Map { key: None, .. }, .. }) = self.open.last() {
             return Err(Box::new(
                 Diagnostic::error("yaml-syntax", span, "a key must be text").help(
                     "lists and mappings cannot be keys here; if this is Helm's `{{ … }}`, render \
@@ -320,11 +302,7 @@ impl Builder<'_> {
                 ),
             ));
         }
-        self.open.push(Open {
-            start: span.start,
-            anchor,
-            content,
-        });
+        self.open.push(Open { start: span.start, anchor, content });
         Ok(())
     }
 
@@ -366,11 +344,7 @@ impl Builder<'_> {
                             .help("keep one of them: YAML readers disagree about which one wins"),
                         );
                     } else {
-                        entries.push(Entry {
-                            key: name,
-                            key_span,
-                            value: node,
-                        });
+                        entries.push(Entry { key: name, key_span, value: node });
                     }
                 }
             },
@@ -481,9 +455,7 @@ fn scalar(text: &str) -> Value {
     let signs = text.len() - digits.len();
     // Numbers start with a digit or a point: `inf`, `nan` and `1_000` are text.
     let numeric = digits.starts_with(|c: char| c.is_ascii_digit() || c == '.')
-        && digits
-            .chars()
-            .all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '-' | '+'));
+        && digits.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '-' | '+'));
     if signs > 1 || !numeric {
         return Value::Text(text.to_owned());
     }
@@ -557,10 +529,7 @@ mod tests {
     fn aliases_and_documents() {
         let documents = read("a: &x {b: 1}\nc: *x\n---\nd: 2\n");
         assert_eq!(documents.len(), 2);
-        assert_eq!(
-            documents[0].get("c").unwrap().get("b").unwrap().int(),
-            Some(1)
-        );
+        assert_eq!(documents[0].get("c").unwrap().get("b").unwrap().int(), Some(1));
     }
 
     #[test]
@@ -568,16 +537,11 @@ mod tests {
         let laughs = format!(
             "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n{}",
             (1..20)
-                .map(|i| format!(
-                    "a{i}: &a{i} [{}]\n",
-                    vec![format!("*a{}", i - 1); 10].join(",")
-                ))
+                .map(|i| format!("a{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 10].join(",")))
                 .collect::<String>()
         );
         let deep = "[".repeat(10_000);
-        let deep_block = (0..200)
-            .map(|i| format!("{}a:\n", " ".repeat(i)))
-            .collect::<String>();
+        let deep_block = (0..200).map(|i| format!("{}a:\n", " ".repeat(i))).collect::<String>();
         for text in [
             "",
             "\t",

@@ -8,10 +8,7 @@ use crate::{Folder, GOOD, SHOP};
 #[track_caller]
 fn check(replace: &str, by: &str, expected: Expect) {
     let folder = Folder::new();
-    assert!(
-        GOOD.contains(replace) != SHOP.contains(replace),
-        "{replace:?} is not in one of them"
-    );
+    assert!(GOOD.contains(replace) != SHOP.contains(replace), "{replace:?} is not in one of them");
     folder.write("s.yaml", &GOOD.replacen(replace, by, 1));
     folder.write("shop.yaml", &SHOP.replacen(replace, by, 1));
     let done = folder.run(&["sweep", "s.yaml"]).ends_with(2);
@@ -530,9 +527,7 @@ timelineBin: 0s
 #[test]
 fn a_setting_on_the_command_line() {
     let folder = Folder::new();
-    let done = folder
-        .run(&["run", "s.yaml", "--set", "cluster.nodes=0"])
-        .ends_with(2);
+    let done = folder.run(&["run", "s.yaml", "--set", "cluster.nodes=0"]).ends_with(2);
     expect![[r#"
         error[out-of-range]: 0 is out of range
          --> --set:1:15
@@ -595,9 +590,8 @@ fn no_bytes_crash_the_reader() {
     // A small generator of its own: the texts are the same in every run.
     let mut state = 1_u64;
     let mut random = |below: usize| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
     for _ in 0..150 {
@@ -616,19 +610,8 @@ fn no_bytes_crash_the_reader() {
         }
         folder.write("s.yaml", &text.iter().collect::<String>());
         // No grid and no cluster as large as a mutation may make it: only reading is tested.
-        let done = folder.run(&[
-            "run",
-            "s.yaml",
-            "--set",
-            "limits.events=1",
-            "--set",
-            "cluster.nodes=3",
-        ]);
-        assert!(
-            matches!(done.status, Some(0..=4)),
-            "{}\n{}",
-            folder.read("s.yaml"),
-            done.stderr
-        );
+        let done =
+            folder.run(&["run", "s.yaml", "--set", "limits.events=1", "--set", "cluster.nodes=3"]);
+        assert!(matches!(done.status, Some(0..=4)), "{}\n{}", folder.read("s.yaml"), done.stderr);
     }
 }

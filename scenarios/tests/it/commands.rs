@@ -20,10 +20,7 @@ fn scenarios_are_listed_and_shown() {
         let text = folder.run(&["scenarios", "show", name]).ends_with(0).stdout;
         assert!(text.contains("apiVersion: rulelag/v1"), "{name}");
     }
-    let unknown = folder
-        .run(&["scenarios", "show", "rolling"])
-        .ends_with(2)
-        .stderr;
+    let unknown = folder.run(&["scenarios", "show", "rolling"]).ends_with(2).stderr;
     expect![[r#"
         error: there is no built-in scenario "rolling"
         help: there are rolling-update, delete-pod, prestop, scale-to-zero
@@ -34,10 +31,7 @@ fn scenarios_are_listed_and_shown() {
 #[test]
 fn a_shown_scenario_is_a_file_to_start_from() {
     let folder = Folder::new();
-    let text = folder
-        .run(&["scenarios", "show", "delete-pod"])
-        .ends_with(0)
-        .stdout;
+    let text = folder.run(&["scenarios", "show", "delete-pod"]).ends_with(0).stdout;
     folder.write("mine.yaml", &text);
     let args = ["run", "mine.yaml", "--set", "limits.events=1"];
     // One event is too few for anything: status 3 says that all of the file was accepted.
@@ -55,10 +49,7 @@ fn the_schema_is_json() {
 #[test]
 fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = Folder::new()
-            .run(&["completions", shell])
-            .ends_with(0)
-            .stdout;
+        let script = Folder::new().run(&["completions", shell]).ends_with(0).stdout;
         assert!(script.contains("rulelag"), "{shell}");
     }
 }
@@ -122,9 +113,7 @@ fn status_follows_the_expectations() {
 fn a_limit_is_status_3_and_no_result() {
     let folder = Folder::new();
     for command in ["run", "sweep"] {
-        let done = folder
-            .run(&[command, "s.yaml", "--set", "limits.events=1"])
-            .ends_with(3);
+        let done = folder.run(&[command, "s.yaml", "--set", "limits.events=1"]).ends_with(3);
         assert!(done.stderr.contains("limits"), "{}", done.stderr);
         assert!(!folder.path("out").exists());
     }

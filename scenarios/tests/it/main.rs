@@ -91,13 +91,7 @@ impl Folder {
     fn names(&self, folder: &str) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(self.path(folder))
             .unwrap_or_else(|error| panic!("{folder}: {error}"))
-            .map(|entry| {
-                entry
-                    .expect("an entry")
-                    .file_name()
-                    .to_string_lossy()
-                    .into_owned()
-            })
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
             .collect();
         names.sort();
         names
@@ -125,13 +119,7 @@ impl From<Output> for Done {
 impl Done {
     #[track_caller]
     fn ends_with(self, status: i32) -> Done {
-        assert_eq!(
-            self.status,
-            Some(status),
-            "{}\n{}",
-            self.stdout,
-            self.stderr
-        );
+        assert_eq!(self.status, Some(status), "{}\n{}", self.stdout, self.stderr);
         self
     }
 }

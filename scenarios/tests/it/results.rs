@@ -21,11 +21,7 @@ fn bytes(folder: &Folder, out: &str) -> Vec<(String, Vec<u8>)> {
 fn a_run_leaves_its_files() {
     let folder = Folder::new();
     let done = folder.run(&["run", "s.yaml"]).ends_with(0);
-    assert!(
-        done.stdout.starts_with("What does this lose?"),
-        "{}",
-        done.stdout
-    );
+    assert!(done.stdout.starts_with("What does this lose?"), "{}", done.stdout);
     assert_eq!(done.stderr, "");
     assert_eq!(
         folder.names("out"),
@@ -50,12 +46,8 @@ fn a_run_leaves_its_files() {
 #[test]
 fn a_sweep_leaves_its_files_whatever_the_number_of_jobs() {
     let folder = Folder::new();
-    folder
-        .run(&["sweep", "s.yaml", "--jobs", "1", "--out", "a"])
-        .ends_with(0);
-    folder
-        .run(&["sweep", "s.yaml", "--jobs", "3", "--out", "b"])
-        .ends_with(0);
+    folder.run(&["sweep", "s.yaml", "--jobs", "1", "--out", "a"]).ends_with(0);
+    folder.run(&["sweep", "s.yaml", "--jobs", "3", "--out", "b"]).ends_with(0);
     assert_eq!(bytes(&folder, "a"), bytes(&folder, "b"));
     let names = folder.names("a");
     for name in ["manifest.json", "runs.csv", "sweep.csv", "windows.csv"] {
@@ -66,9 +58,7 @@ fn a_sweep_leaves_its_files_whatever_the_number_of_jobs() {
     assert_eq!(folder.read("a/runs.csv").lines().count(), 9);
 
     let detail = |jobs, out| {
-        folder
-            .run(&["sweep", "s.yaml", "--detail", "--jobs", jobs, "--out", out])
-            .ends_with(0);
+        folder.run(&["sweep", "s.yaml", "--detail", "--jobs", jobs, "--out", out]).ends_with(0);
         bytes(&folder, out)
     };
     assert_eq!(detail("1", "c"), detail("2", "d"));
@@ -80,9 +70,7 @@ fn a_sweep_leaves_its_files_whatever_the_number_of_jobs() {
 #[test]
 fn a_run_of_a_sweep_can_be_repeated_alone() {
     let folder = Folder::new();
-    folder
-        .run(&["sweep", "s.yaml", "--out", "sweep"])
-        .ends_with(0);
+    folder.run(&["sweep", "s.yaml", "--out", "sweep"]).ends_with(0);
     let args = [
         "run",
         "s.yaml",
@@ -100,8 +88,7 @@ fn a_run_of_a_sweep_can_be_repeated_alone() {
         let text = folder.read(file);
         // Without scenario, point, run and seed.
         let rows = text.lines().filter(|row| row.starts_with(start));
-        rows.map(|row| row.splitn(5, ',').last().unwrap_or_default().to_owned())
-            .collect()
+        rows.map(|row| row.splitn(5, ',').last().unwrap_or_default().to_owned()).collect()
     };
     let swept = rows("sweep/windows.csv", "s,3,1,");
     assert!(!swept.is_empty());
@@ -111,28 +98,18 @@ fn a_run_of_a_sweep_can_be_repeated_alone() {
 #[test]
 fn the_manifest_says_what_was_run_and_nothing_of_the_machine() {
     let folder = Folder::new();
-    folder
-        .run(&["sweep", "s.yaml", "--seed", "7", "--jobs", "2"])
-        .ends_with(0);
+    folder.run(&["sweep", "s.yaml", "--seed", "7", "--jobs", "2"]).ends_with(0);
     let text = folder.read("out/manifest.json");
     let manifest: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(manifest["seed"], 7);
     assert_eq!(manifest["replications"], 2);
     let scenario = &manifest["scenario"];
     assert_eq!(scenario["name"], "s");
-    assert_eq!(
-        scenario["cluster"]["maxPods"], 110,
-        "defaults are filled in"
-    );
-    assert_eq!(
-        scenario["objects"][1]["kind"], "Deployment",
-        "files are, too"
-    );
+    assert_eq!(scenario["cluster"]["maxPods"], 110, "defaults are filled in");
+    assert_eq!(scenario["objects"][1]["kind"], "Deployment", "files are, too");
     assert!(!text.contains(folder.path("").to_str().expect("a plain path")));
     let other = Folder::new();
-    other
-        .run(&["sweep", "s.yaml", "--seed", "7", "--jobs", "1"])
-        .ends_with(0);
+    other.run(&["sweep", "s.yaml", "--seed", "7", "--jobs", "1"]).ends_with(0);
     assert_eq!(text, other.read("out/manifest.json"));
 }
 
@@ -142,11 +119,7 @@ fn what_is_not_a_result_is_refused() {
     fs::create_dir(folder.path("out")).expect("a folder");
     folder.write("out/notes.txt", "mine");
     let done = folder.run(&["run", "s.yaml"]).ends_with(4);
-    assert!(
-        done.stderr.contains("out holds `notes.txt`"),
-        "{}",
-        done.stderr
-    );
+    assert!(done.stderr.contains("out holds `notes.txt`"), "{}", done.stderr);
     assert_eq!(folder.names("out"), ["notes.txt"]);
 }
 
@@ -156,11 +129,7 @@ fn an_out_that_cannot_be_written_is_status_4() {
     folder.write("file", "mine");
     for out in ["file", "file/out", "/proc/rulelag-out"] {
         let done = folder.run(&["run", "s.yaml", "--out", out]).ends_with(4);
-        assert!(
-            done.stderr.contains(&format!("cannot write {out}")),
-            "{}",
-            done.stderr
-        );
+        assert!(done.stderr.contains(&format!("cannot write {out}")), "{}", done.stderr);
         assert_eq!(done.stdout, "");
     }
     assert_eq!(folder.read("file"), "mine");
@@ -171,22 +140,13 @@ fn a_failed_run_leaves_the_result_before_it() {
     let folder = Folder::new();
     folder.run(&["run", "s.yaml"]).ends_with(0);
     let before = bytes(&folder, "out");
-    folder
-        .run(&["run", "s.yaml", "--set", "limits.events=1"])
-        .ends_with(3);
-    folder
-        .run(&["sweep", "s.yaml", "--set", "limits.events=1"])
-        .ends_with(3);
-    folder
-        .run(&["run", "s.yaml", "--set", "cluster.nodes=0"])
-        .ends_with(2);
+    folder.run(&["run", "s.yaml", "--set", "limits.events=1"]).ends_with(3);
+    folder.run(&["sweep", "s.yaml", "--set", "limits.events=1"]).ends_with(3);
+    folder.run(&["run", "s.yaml", "--set", "cluster.nodes=0"]).ends_with(2);
     assert_eq!(bytes(&folder, "out"), before);
     folder.run(&["sweep", "s.yaml"]).ends_with(0);
     assert!(folder.names("out").contains(&"sweep.csv".to_owned()));
-    assert!(
-        !folder.names("out").contains(&"losses.csv".to_owned()),
-        "the run's files are gone"
-    );
+    assert!(!folder.names("out").contains(&"losses.csv".to_owned()), "the run's files are gone");
 }
 
 #[test]
@@ -204,21 +164,14 @@ fn a_full_disk_loses_nothing() {
         return;
     }
     folder.write("disk/windows.csv", "the result before\n");
-    folder.write(
-        "disk/manifest.json",
-        "{\"rulelag\": \"0.0.0\", \"files\": [\"windows.csv\"]}",
-    );
+    folder.write("disk/manifest.json", "{\"rulelag\": \"0.0.0\", \"files\": [\"windows.csv\"]}");
     let done = folder.run(&["run", "s.yaml", "--out", "disk"]);
     let names = folder.names("disk");
     let before = folder.read("disk/windows.csv");
     let unmounted = Command::new("umount").arg(&out).status();
     assert!(unmounted.is_ok_and(|status| status.success()));
     let done = done.ends_with(4);
-    assert!(
-        done.stderr.contains("No space left on device"),
-        "{}",
-        done.stderr
-    );
+    assert!(done.stderr.contains("No space left on device"), "{}", done.stderr);
     assert_eq!(names, ["manifest.json", "windows.csv"]);
     assert_eq!(before, "the result before\n");
 }
@@ -227,14 +180,7 @@ fn a_full_disk_loses_nothing() {
 #[cfg(unix)]
 fn an_interruption_leaves_nothing_behind() {
     let folder = Folder::new();
-    let args = [
-        "sweep",
-        "rolling-update",
-        "--replications",
-        "1000",
-        "--jobs",
-        "2",
-    ];
+    let args = ["sweep", "rolling-update", "--replications", "1000", "--jobs", "2"];
     let mut child = folder
         .command(&args)
         .stdout(Stdio::null())
@@ -242,15 +188,10 @@ fn an_interruption_leaves_nothing_behind() {
         .spawn()
         .expect("the binary");
     while !folder.path("out/.rulelag-partial").exists() {
-        assert!(
-            child.try_wait().expect("a child").is_none(),
-            "it ended by itself"
-        );
+        assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
         std::thread::yield_now();
     }
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.is_ok_and(|status| status.success()));
     assert_eq!(child.wait().expect("a child").code(), Some(3));
     assert!(!folder.path("out").exists());

@@ -65,10 +65,7 @@ impl Law {
     ///
     /// If the mean is zero, or the shape not positive or above a million.
     pub fn gamma_by_shape(mean: Duration, shape: f64) -> Result<Law, LawError> {
-        checked(Law::Gamma {
-            shape,
-            scale_s: mean.as_secs_f64() / shape,
-        })
+        checked(Law::Gamma { shape, scale_s: mean.as_secs_f64() / shape })
     }
 
     /// Checks that the law is one.
@@ -111,9 +108,7 @@ impl Law {
             Law::Histogram { edges_s, weights } => validate_histogram(edges_s, weights),
             Law::Empirical { values_s } => {
                 if values_s.is_empty() {
-                    return Err(LawError::Empty {
-                        what: "observation",
-                    });
+                    return Err(LawError::Empty { what: "observation" });
                 }
                 rising("observation", values_s, Rising::Weakly)
             }
@@ -226,10 +221,7 @@ impl Law {
 ///
 /// If `mean` is negative or not finite.
 pub fn poisson(mean: f64, draw: u64) -> u64 {
-    assert!(
-        mean >= 0.0 && mean.is_finite(),
-        "{mean} is no mean of a count"
-    );
+    assert!(mean >= 0.0 && mean.is_finite(), "{mean} is no mean of a count");
     poisson_quantile(mean, unit(draw))
 }
 
@@ -319,19 +311,11 @@ fn positive(what: &'static str, value: f64) -> Result<f64, LawError> {
 }
 
 fn non_negative(what: &'static str, value: f64) -> Result<(), LawError> {
-    if value >= 0.0 && value.is_finite() {
-        Ok(())
-    } else {
-        Err(LawError::Negative { what, value })
-    }
+    if value >= 0.0 && value.is_finite() { Ok(()) } else { Err(LawError::Negative { what, value }) }
 }
 
 fn at_most_longest(what: &'static str, value: Duration) -> Result<(), LawError> {
-    if value <= LONGEST {
-        Ok(())
-    } else {
-        Err(LawError::TooLong { what, value })
-    }
+    if value <= LONGEST { Ok(()) } else { Err(LawError::TooLong { what, value }) }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -347,11 +331,7 @@ fn rising(what: &'static str, values: &[f64], order: Rising) -> Result<(), LawEr
     for pair in values.windows(2) {
         let (previous, value) = (pair[0], pair[1]);
         if value < previous || (value == previous && order == Rising::Strictly) {
-            return Err(LawError::NotRising {
-                what,
-                value,
-                previous,
-            });
+            return Err(LawError::NotRising { what, value, previous });
         }
     }
     Ok(())
@@ -376,10 +356,7 @@ fn validate_weights(
 fn validate_histogram(edges_s: &[f64], weights: &[f64]) -> Result<(), LawError> {
     validate_weights("bin", weights.iter().copied())?;
     if edges_s.len() != weights.len() + 1 {
-        return Err(LawError::Mismatch {
-            edges: edges_s.len(),
-            weights: weights.len(),
-        });
+        return Err(LawError::Mismatch { edges: edges_s.len(), weights: weights.len() });
     }
     rising("edge", edges_s, Rising::Strictly)
 }
@@ -479,11 +456,7 @@ fn mixture_quantile(parts: &[(f64, Law)], p: f64) -> f64 {
         }
         // The end that stays twice counts for half, so that the next step passes the root.
         if moved_high == Some(moves_high) {
-            *(if moves_high {
-                &mut at_low
-            } else {
-                &mut at_high
-            }) *= 0.5;
+            *(if moves_high { &mut at_low } else { &mut at_high }) *= 0.5;
         }
         moved_high = Some(moves_high);
     }

@@ -29,10 +29,7 @@ const SQRT_3: u64 = 0xbb67_ae85_84ca_a73b;
 impl Fingerprint {
     /// Returns the fingerprint of nothing having happened.
     pub const fn new() -> Fingerprint {
-        Fingerprint {
-            state: 0,
-            events: 0,
-        }
+        Fingerprint { state: 0, events: 0 }
     }
 
     /// Appends an event: its time, the index of its kind, and the entity that it concerns.

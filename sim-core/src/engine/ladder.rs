@@ -291,8 +291,7 @@ impl<E: Copy> Ladder<E> {
         while left > 0 {
             let in_chunk = left.min(CHUNK);
             let start = chunk as usize * CHUNK;
-            self.bottom
-                .extend_from_slice(&self.pool.entries[start..start + in_chunk]);
+            self.bottom.extend_from_slice(&self.pool.entries[start..start + in_chunk]);
             left -= in_chunk;
             chunk = self.pool.free_after(chunk);
         }
@@ -412,11 +411,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    const EMPTY: Bucket = Bucket {
-        head: NONE,
-        tail: 0,
-        len: 0,
-    };
+    const EMPTY: Bucket = Bucket { head: NONE, tail: 0, len: 0 };
 }
 
 /// The memory of all buckets, in chunks.
@@ -430,11 +425,7 @@ struct Pool<E> {
 
 impl<E: Copy> Pool<E> {
     fn new() -> Pool<E> {
-        Pool {
-            entries: Vec::new(),
-            next: Vec::new(),
-            free: NONE,
-        }
+        Pool { entries: Vec::new(), next: Vec::new(), free: NONE }
     }
 
     /// Returns a chunk whose first entry is `first`.

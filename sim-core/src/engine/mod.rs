@@ -247,12 +247,7 @@ impl Meter {
 
     fn simulated(&self, at: SimTime) -> LimitError {
         let (kind, count) = busiest(self.kinds, &self.counts);
-        LimitError::Simulated {
-            at,
-            events: self.events,
-            kind,
-            count,
-        }
+        LimitError::Simulated { at, events: self.events, kind, count }
     }
 
     fn into_stats(self, end: SimTime, outcome: Outcome) -> Stats {

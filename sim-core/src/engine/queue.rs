@@ -120,10 +120,7 @@ impl<E: Copy> EventQueue<E> {
     /// For the test that results do not depend on that order. An event that is scheduled for the
     /// very instant of the one being handled still comes after it.
     pub fn with_shuffled_ties(seed: u64) -> EventQueue<E> {
-        EventQueue {
-            shuffle: Some(seed),
-            ..EventQueue::new()
-        }
+        EventQueue { shuffle: Some(seed), ..EventQueue::new() }
     }
 
     /// Returns the time of the last event popped, or what [`EventQueue::pop_until`] moved it to.
@@ -155,11 +152,7 @@ impl<E: Copy> EventQueue<E> {
     /// If `time` has passed.
     #[inline]
     pub fn at(&mut self, time: SimTime, event: E) {
-        let entry = Entry {
-            time: time.as_nanos(),
-            seq: self.next_seq(time),
-            event,
-        };
+        let entry = Entry { time: time.as_nanos(), seq: self.next_seq(time), event };
         self.fired.push(entry, self.now.as_nanos());
     }
 
@@ -211,11 +204,7 @@ impl<E: Copy> EventQueue<E> {
     pub fn peek_time(&self) -> Option<SimTime> {
         let timer = self.timers.peek().map(|(_, due)| due.time());
         let fired = self.fired.peek_time();
-        fired
-            .into_iter()
-            .chain(timer)
-            .min()
-            .map(SimTime::from_nanos)
+        fired.into_iter().chain(timer).min().map(SimTime::from_nanos)
     }
 
     #[inline]
@@ -226,11 +215,7 @@ impl<E: Copy> EventQueue<E> {
         if key == u128::MAX || (key >> 64) as u64 > limit {
             return None;
         }
-        let event = if fired < first_timer {
-            self.fired.pop().event
-        } else {
-            self.pop_timer()
-        };
+        let event = if fired < first_timer { self.fired.pop().event } else { self.pop_timer() };
         self.check_order(key);
         self.last = key;
         self.now = SimTime::from_nanos((key >> 64) as u64);

@@ -55,9 +55,7 @@ impl Seed {
             let hash = SipHasher24::new_with_keys(self.seed, tweak).hash(name.as_bytes());
             bytes.copy_from_slice(&hash.as_u128().to_le_bytes());
         }
-        Stream {
-            generator: ChaCha8Rng::from_seed(key),
-        }
+        Stream { generator: ChaCha8Rng::from_seed(key) }
     }
 }
 
@@ -100,11 +98,7 @@ impl Stream {
 
     /// Returns a reader of the first attempts of requests that come mostly in order.
     pub fn requests(&self) -> Requests {
-        Requests {
-            stream: self.clone(),
-            first: u64::MAX,
-            blocks: [Draws([0; WORDS]); BLOCKS],
-        }
+        Requests { stream: self.clone(), first: u64::MAX, blocks: [Draws([0; WORDS]); BLOCKS] }
     }
 
     /// Returns a generator of the draws that belong to `position`, as many as are wanted.
@@ -114,9 +108,7 @@ impl Stream {
     /// If `position` is 2⁶³ or more.
     pub fn cursor(&self, position: u64) -> Cursor {
         assert!(position < CURSORS, "position {position} is beyond 2^63");
-        Cursor {
-            generator: self.generator_at(0, CURSORS | position),
-        }
+        Cursor { generator: self.generator_at(0, CURSORS | position) }
     }
 
     /// Returns a generator that begins with a block. It makes four blocks at once, when the first
@@ -229,10 +221,7 @@ mod tests {
         let stream = Seed::new(1, 0).stream("client/web-0/arrivals");
         assert_eq!(stream.draw(0, 0, 0, 0), 0x8288_0e3a_e7c2_ac33);
         assert_eq!(stream.draw(1, 2, 13, 4), 0x8ea9_61a9_7535_65fe);
-        assert_eq!(
-            stream.draw(u64::MAX, (1 << 26) - 1, 255, u32::MAX),
-            0x2e4f_ea49_9a7f_33b2
-        );
+        assert_eq!(stream.draw(u64::MAX, (1 << 26) - 1, 255, u32::MAX), 0x2e4f_ea49_9a7f_33b2);
         assert_eq!(stream.cursor(0).next_u64(), 0xc583_b2fd_6f72_8e36);
         let mut cursor = stream.cursor((1 << 63) - 1);
         assert_eq!(
@@ -244,9 +233,7 @@ mod tests {
     /// ECRYPT's first test vector of ChaCha8 with a 256-bit key: all zero.
     #[test]
     fn a_block_is_chacha8() {
-        let zero = Stream {
-            generator: ChaCha8Rng::from_seed([0; 32]),
-        };
+        let zero = Stream { generator: ChaCha8Rng::from_seed([0; 32]) };
         let draws = zero.request(0);
         let bytes: Vec<u8> = (0..8).flat_map(|i| draws.get(i).to_le_bytes()).collect();
         assert_eq!(
@@ -312,10 +299,7 @@ mod tests {
             counts[below(stream.draw(request, 0, 0, 0), 5) as usize] += 1;
         }
         // χ² with 4 degrees of freedom; its 99.9 % quantile is 18.5.
-        let chi2: f64 = counts
-            .iter()
-            .map(|c| (c - 10_000).pow(2) as f64 / 1e4)
-            .sum();
+        let chi2: f64 = counts.iter().map(|c| (c - 10_000).pow(2) as f64 / 1e4).sum();
         assert!(chi2 < 18.5, "{counts:?}");
     }
 }

@@ -64,11 +64,7 @@ fn gamma_at(shape: f64, x: f64) -> GammaAt {
             sum += term;
         }
         let below = (front * sum).min(1.0);
-        return GammaAt {
-            below,
-            above: 1.0 - below,
-            density,
-        };
+        return GammaAt { below, above: 1.0 - below, density };
     }
     // Q = front · a / (x + 1 − a − 1(1 − a)/(x + 3 − a − 2(2 − a)/(x + 5 − a − …))), evaluated
     // from the front by Lentz's method.
@@ -90,11 +86,7 @@ fn gamma_at(shape: f64, x: f64) -> GammaAt {
         }
     }
     let above = (front * shape * fraction).min(1.0);
-    GammaAt {
-        below: 1.0 - above,
-        above,
-        density,
-    }
+    GammaAt { below: 1.0 - above, above, density }
 }
 
 /// Returns x^a e^(−x) / Γ(a + 1).
@@ -106,11 +98,8 @@ fn gamma_front(a: f64, x: f64) -> f64 {
     let i = 1.0 / (a * a);
     let series = (1.0 / 12.0 - i * (1.0 / 360.0 - i * (1.0 / 1260.0 - i / 1680.0))) / a;
     let d = (x - a) / a;
-    let exponent = if d.abs() < 0.5 {
-        a * (libm::log1p(d) - d)
-    } else {
-        a * libm::log(x / a) - (x - a)
-    };
+    let exponent =
+        if d.abs() < 0.5 { a * (libm::log1p(d) - d) } else { a * libm::log(x / a) - (x - a) };
     libm::exp(exponent - series) / libm::sqrt(2.0 * PI * a)
 }
 
@@ -130,11 +119,7 @@ pub(super) fn gamma_quantile(shape: f64, p: f64) -> f64 {
     let (mut low, mut high) = (0.0, f64::INFINITY);
     for _ in 0..200 {
         let at = gamma_at(shape, x);
-        let excess = if p <= 0.5 {
-            at.below - p
-        } else {
-            (1.0 - p) - at.above
-        };
+        let excess = if p <= 0.5 { at.below - p } else { (1.0 - p) - at.above };
         if excess > 0.0 {
             high = x;
         } else {
@@ -171,11 +156,7 @@ fn gamma_start(shape: f64, p: f64) -> f64 {
     // Wilson and Hilferty: the cube root of X is nearly normal.
     let ninth = 1.0 / (9.0 * shape);
     let root = 1.0 - ninth + normal_quantile(p) * libm::sqrt(ninth);
-    if root > 0.1 {
-        shape * root * root * root
-    } else {
-        small
-    }
+    if root > 0.1 { shape * root * root * root } else { small }
 }
 
 /// Returns the smallest k with P(N ≤ k) ≥ `p` for N of the Poisson distribution of this mean.
@@ -322,9 +303,7 @@ mod tests {
 
     #[test]
     fn gamma_quantile_undoes_cdf_everywhere() {
-        for shape in [
-            1e-3, 0.1, 0.5, 0.99, 1.0, 1.01, 3.0, 9.9, 10.0, 123.0, 1e4, 1e6,
-        ] {
+        for shape in [1e-3, 0.1, 0.5, 0.99, 1.0, 1.01, 3.0, 9.9, 10.0, 123.0, 1e4, 1e6] {
             let mut previous = 0.0;
             for step in 1..200 {
                 let p = f64::from(step) / 200.0;

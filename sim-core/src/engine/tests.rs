@@ -17,11 +17,8 @@ impl Kind for Event {
     }
 }
 
-const LIMITS: Limits = Limits {
-    events: 1000,
-    events_at_one_instant: 100,
-    simulated: Duration::from_secs(10),
-};
+const LIMITS: Limits =
+    Limits { events: 1000, events_at_one_instant: 100, simulated: Duration::from_secs(10) };
 
 const NEVER_STOP: ControlFlow<()> = ControlFlow::Continue(());
 

@@ -37,10 +37,7 @@ fn v1_every_node_hears_one_second_late() {
 
 #[test]
 fn v2_a_pre_stop_sleep_cuts_the_uniform_tail() {
-    let law = Law::Uniform {
-        min: ms(200),
-        max: ms(2200),
-    };
+    let law = Law::Uniform { min: ms(200), max: ms(2200) };
     let mut config = spaced_rollout(law, ms(4600));
     for (pre_stop, expected) in [(0, 1200.0), (1200, 250.0)] {
         config.deployments[0].template.pre_stop = Some(ms(pre_stop));
@@ -58,38 +55,22 @@ fn v3_one_stuck_node_loses_alone() {
     config.deployments[0].template.pre_stop = Some(secs(5.0));
     assert_within("V3", mean(&config, 12, |run| run.stale()), 70.0, T_12);
     let records = run(&config, 1, 0);
-    let stale = records
-        .losses
-        .iter()
-        .filter(|loss| loss.stale_for.is_some());
+    let stale = records.losses.iter().filter(|loss| loss.stale_for.is_some());
     assert!(stale.map(|loss| &*loss.node).all(|node| node == "node-17"));
 }
 
 #[test]
 fn v4_a_process_that_ignores_sigterm_loses_nothing_new_until_it_is_killed() {
-    let mut config = cluster(
-        100,
-        10,
-        Law::Uniform {
-            min: secs(0.0),
-            max: secs(29.0),
-        },
-    );
+    let mut config = cluster(100, 10, Law::Uniform { min: secs(0.0), max: secs(29.0) });
     let template = &mut config.deployments[0].template;
     template.application.on_sigterm = OnSigterm::Ignore;
     template.application.service_time = Law::Constant(ms(200));
-    assert_eq!(
-        run(&config, 1, 0).lost(),
-        0,
-        "all nodes hear within the grace period"
-    );
+    assert_eq!(run(&config, 1, 0).lost(), 0, "all nodes hear within the grace period");
 
     // Nobody hears in time: what is in service at SIGKILL is reset, 100/s for 0.2 s (and the
     // handshake, 0.2 ms of it), and then new connections are refused for 10 s.
-    config.propagation = Propagation::Delay {
-        law: Law::Constant(secs(40.0)),
-        nodes: Default::default(),
-    };
+    config.propagation =
+        Propagation::Delay { law: Law::Constant(secs(40.0)), nodes: Default::default() };
     let resets = |run: &Records| {
         let mut lost = run.run().inside.lost;
         lost.merge(&run.run().outside.lost);
@@ -121,14 +102,8 @@ fn losses_agree_with_their_expectation_under_the_default_strategy() {
     };
     config.kubelet = KubeletConfig {
         notice: Law::Exponential { mean: ms(100) },
-        start: Law::Uniform {
-            min: ms(500),
-            max: ms(2000),
-        },
-        teardown: Law::Uniform {
-            min: ms(100),
-            max: ms(2000),
-        },
+        start: Law::Uniform { min: ms(500), max: ms(2000) },
+        teardown: Law::Uniform { min: ms(100), max: ms(2000) },
     };
     rollout(&mut config);
     let excess = |run: &Records| run.stale() - run.run().expected_lost.unwrap();
@@ -154,10 +129,7 @@ fn last_node(nodes: u32, law: Law, replications: u32) -> (f64, f64) {
     config.events = (0..4)
         .map(|k| EventSpec {
             at: secs(1.0 + 60.0 * f64::from(k)),
-            action: Action::DeletePod {
-                deployment: shop(),
-                count: 1,
-            },
+            action: Action::DeletePod { deployment: shop(), count: 1 },
         })
         .collect();
     let mut lags = Vec::new();
@@ -179,21 +151,13 @@ fn the_last_of_n_nodes_under_an_exponential_is_a_harmonic_number_of_means_late()
         let replications = if nodes < 1000 { 25 } else { 10 };
         let what = format!("last of {nodes}");
         // 40 lags and more: 99.99 % of a t distribution with 39 degrees of freedom.
-        assert_within(
-            &what,
-            last_node(nodes, law, replications),
-            0.5 * harmonic,
-            4.28,
-        );
+        assert_within(&what, last_node(nodes, law, replications), 0.5 * harmonic, 4.28);
     }
 }
 
 #[test]
 fn the_last_of_n_nodes_under_another_law_is_the_integral_of_its_tail() {
-    let law = Law::Gamma {
-        shape: 2.0,
-        scale_s: 0.25,
-    };
+    let law = Law::Gamma { shape: 2.0, scale_s: 0.25 };
     for nodes in [10u32, 1000] {
         // ∫ (1 − F(t)^N) dt by Simpson's rule up to 20 s, where the tail is below 1e-30.
         let steps = 20_000;
@@ -201,12 +165,7 @@ fn the_last_of_n_nodes_under_another_law_is_the_integral_of_its_tail() {
         let tail = |k: i32| 1.0 - law.cdf(f64::from(k) * width).powf(f64::from(nodes));
         let sum: f64 = (0..=steps)
             .map(|k| {
-                tail(k)
-                    * if k == 0 || k == steps {
-                        1.0
-                    } else {
-                        2.0 + 2.0 * f64::from(k % 2)
-                    }
+                tail(k) * if k == 0 || k == steps { 1.0 } else { 2.0 + 2.0 * f64::from(k % 2) }
             })
             .sum();
         let expected = sum * width / 3.0;

@@ -8,14 +8,8 @@ fn busy() -> Config {
     let mut config = cluster(20, 5, Law::Exponential { mean: ms(300) });
     config.kubelet = KubeletConfig {
         notice: Law::Exponential { mean: ms(100) },
-        start: Law::Uniform {
-            min: ms(500),
-            max: ms(2000),
-        },
-        teardown: Law::Uniform {
-            min: ms(100),
-            max: ms(2000),
-        },
+        start: Law::Uniform { min: ms(500), max: ms(2000) },
+        teardown: Law::Uniform { min: ms(100), max: ms(2000) },
     };
     config.clients[0].retries = 2;
     config.clients[0].retry_backoff = ms(50);

@@ -9,37 +9,22 @@ use crate::support::{Records, cluster, ms, rollout, run};
 
 fn base() -> Config {
     let mut config = cluster(20, 5, Law::Exponential { mean: ms(400) });
-    config.kubelet.start = Law::Uniform {
-        min: ms(500),
-        max: ms(2000),
-    };
+    config.kubelet.start = Law::Uniform { min: ms(500), max: ms(2000) };
     rollout(&mut config);
     config
 }
 
 /// Returns what became of the requests of client `front`, Pod addresses aside.
 fn outcomes(records: &Records) -> Vec<Loss> {
-    let front = records
-        .losses
-        .iter()
-        .filter(|loss| &*loss.client == "front");
+    let front = records.losses.iter().filter(|loss| &*loss.client == "front");
     // The endpoint's chain is named after its address.
-    front
-        .map(|loss| Loss {
-            window: None,
-            ..loss.clone()
-        })
-        .collect()
+    front.map(|loss| Loss { window: None, ..loss.clone() }).collect()
 }
 
 #[track_caller]
 fn check(changed: &Config) {
     let (before, after) = (run(&base(), 1, 0), run(changed, 1, 0));
-    assert!(
-        before.losses.len() > 100,
-        "the test needs losses, not {}",
-        before.losses.len()
-    );
+    assert!(before.losses.len() > 100, "the test needs losses, not {}", before.losses.len());
     assert_eq!(outcomes(&before), outcomes(&after));
 }
 

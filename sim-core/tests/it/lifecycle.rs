@@ -22,9 +22,7 @@ fn a_window_has_the_times_of_the_pods_end() {
     config.kubelet.notice = Law::Constant(ms(100));
     config.deployments[0].template.pre_stop = Some(ms(1000));
     let records = run(&config, 1, 0);
-    let [window] = records.windows.as_slice() else {
-        panic!("{:?}", records.windows)
-    };
+    let [window] = records.windows.as_slice() else { panic!("{:?}", records.windows) };
     let since_opened = |time: Option<sim_core::time::SimTime>| time.unwrap() - window.opened;
     assert_eq!(window.opened_by, OpenedBy::Delete);
     assert_eq!(window.opened.as_nanos(), 500_000_000);
@@ -42,9 +40,7 @@ fn a_window_has_the_times_of_the_pods_end() {
 #[test]
 fn a_closed_port_refuses_and_a_released_address_times_out() {
     let records = run(&one_deletion(Law::Constant(ms(2000))), 1, 0);
-    let [window] = records.windows.as_slice() else {
-        panic!("one window")
-    };
+    let [window] = records.windows.as_slice() else { panic!("one window") };
     let released = window.ip_released.unwrap();
     let mut seen = Vec::new();
     for loss in &records.losses {
@@ -71,23 +67,11 @@ fn a_patient_client_hears_that_the_host_is_unreachable() {
     config.clients[0].rate_per_s = 10.0;
     let records = run(&config, 1, 0);
     let released = records.windows[0].ip_released.unwrap();
-    let mut late = records
-        .losses
-        .iter()
-        .filter(|loss| loss.sent > released)
-        .peekable();
-    let first = late
-        .peek()
-        .expect("some attempt goes to the released address");
-    assert_eq!(
-        (first.cause, first.symptom),
-        (Cause::Unreachable, Symptom::HostUnreachable)
-    );
+    let mut late = records.losses.iter().filter(|loss| loss.sent > released).peekable();
+    let first = late.peek().expect("some attempt goes to the released address");
+    assert_eq!((first.cause, first.symptom), (Cause::Unreachable, Symptom::HostUnreachable));
     // Three requests, a second apart, and the way there and back.
-    assert!(
-        (first.ended - first.sent).abs_diff(secs(3.0)) < ms(1),
-        "{first:?}"
-    );
+    assert!((first.ended - first.sent).abs_diff(secs(3.0)) < ms(1), "{first:?}");
     for loss in late {
         assert_eq!(loss.symptom, Symptom::HostUnreachable, "{loss:?}");
         assert!(loss.ended - loss.sent <= secs(3.001), "{loss:?}");
@@ -99,10 +83,7 @@ fn a_drained_pod_finishes_what_it_has() {
     let mut config = one_deletion(Law::Constant(ms(0)));
     config.deployments[0].template.application.service_time = Law::Constant(ms(300));
     let closed = run(&config, 1, 0);
-    assert_eq!(
-        causes(&closed).first().map(|cause| cause.0),
-        Some(Cause::Reset)
-    );
+    assert_eq!(causes(&closed).first().map(|cause| cause.0), Some(Cause::Reset));
     config.deployments[0].template.application.on_sigterm = OnSigterm::Drain;
     let drained = run(&config, 1, 0);
     assert!(drained.lost() <= 1, "{:?}", causes(&drained));
@@ -123,11 +104,7 @@ fn a_pod_that_does_not_drain_in_time_is_killed() {
     let records = run(&config, 1, 0);
     let window = &records.windows[0];
     assert_eq!(window.ip_released.unwrap() - window.opened, secs(10.5));
-    assert!(
-        causes(&records)
-            .iter()
-            .all(|(cause, _)| *cause == Cause::Reset)
-    );
+    assert!(causes(&records).iter().all(|(cause, _)| *cause == Cause::Reset));
 }
 
 #[test]
@@ -145,25 +122,15 @@ fn a_service_without_endpoints_rejects() {
     let mut config = one_deletion(Law::Constant(ms(100)));
     let scale = |at, replicas| EventSpec {
         at: ms(at),
-        action: Action::Scale {
-            deployment: shop(),
-            replicas,
-        },
+        action: Action::Scale { deployment: shop(), replicas },
     };
     config.events = vec![scale(500, 0), scale(3000, 3)];
     let records = run(&config, 1, 0);
     assert_eq!(records.windows.len(), 3);
     let empty = 700_000_000..3_000_000_000;
-    let late = records
-        .losses
-        .iter()
-        .filter(|loss| empty.contains(&loss.sent.as_nanos()));
+    let late = records.losses.iter().filter(|loss| empty.contains(&loss.sent.as_nanos()));
     for loss in late.clone() {
-        assert_eq!(
-            (loss.cause, loss.symptom),
-            (Cause::Rejected, Symptom::Refused),
-            "{loss:?}"
-        );
+        assert_eq!((loss.cause, loss.symptom), (Cause::Rejected, Symptom::Refused), "{loss:?}");
         assert_eq!(loss.window, None);
         assert!(loss.ended - loss.sent < ms(1));
     }
@@ -174,13 +141,8 @@ fn a_service_without_endpoints_rejects() {
 fn terminating_pods_serve_on_while_there_are_no_others() {
     let mut config = one_deletion(Law::Constant(ms(100)));
     config.deployments[0].template.pre_stop = Some(secs(1.0));
-    config.events = vec![EventSpec {
-        at: ms(500),
-        action: Action::Scale {
-            deployment: shop(),
-            replicas: 0,
-        },
-    }];
+    config.events =
+        vec![EventSpec { at: ms(500), action: Action::Scale { deployment: shop(), replicas: 0 } }];
     config.duration = Some(secs(1.5));
     assert_eq!(causes(&run(&config, 1, 0)), []);
 }
@@ -192,12 +154,7 @@ fn recreate_leaves_a_gap_that_rejects() {
     rollout(&mut config);
     let records = run(&config, 1, 0);
     assert_eq!(records.windows.len(), 3);
-    assert!(
-        records
-            .losses
-            .iter()
-            .any(|loss| loss.cause == Cause::Rejected)
-    );
+    assert!(records.losses.iter().any(|loss| loss.cause == Cause::Rejected));
 }
 
 #[test]
@@ -209,37 +166,20 @@ fn retries_save_requests_and_attempts_are_counted_apart() {
     assert_eq!(alone.run().requests_lost, alone.lost());
     assert!(retried.run().requests_lost < alone.run().requests_lost / 10);
     let attempts = retried.run().inside.attempts + retried.run().outside.attempts;
-    assert_eq!(
-        attempts - retried.run().requests,
-        retried.lost() - retried.run().requests_lost
-    );
+    assert_eq!(attempts - retried.run().requests, retried.lost() - retried.run().requests_lost);
     assert!(retried.losses.iter().any(|loss| loss.attempt == 1));
     let stale = |records: &Records| records.run().lost_first_stale;
-    assert_eq!(
-        stale(&alone),
-        stale(&retried),
-        "first attempts are the same"
-    );
+    assert_eq!(stale(&alone), stale(&retried), "first attempts are the same");
 }
 
 #[test]
 fn a_scaled_down_deployment_opens_a_window_for_each_pod() {
     let mut config = cluster(5, 5, Law::Constant(ms(300)));
-    config.events = vec![EventSpec {
-        at: ms(500),
-        action: Action::Scale {
-            deployment: shop(),
-            replicas: 2,
-        },
-    }];
+    config.events =
+        vec![EventSpec { at: ms(500), action: Action::Scale { deployment: shop(), replicas: 2 } }];
     let records = run(&config, 1, 0);
     assert_eq!(records.windows.len(), 3);
-    assert!(
-        records
-            .windows
-            .iter()
-            .all(|window| window.opened_by == OpenedBy::Scale)
-    );
+    assert!(records.windows.iter().all(|window| window.opened_by == OpenedBy::Scale));
     // All three are gone in one change.
     assert!(records.live.iter().all(|live| live.change == 1));
 }
@@ -257,11 +197,7 @@ fn probes_decide_when_a_pod_counts() {
     let records = run(&config, 1, 0);
     // Deleted at 0.5 s; the new container runs at 0.6 s and listens at 3.1 s; probes are at 2.6 s
     // (too early), 3.6 s and 4.6 s.
-    let added = records
-        .live
-        .iter()
-        .find(|live| live.change == 2)
-        .expect("a second change");
+    let added = records.live.iter().find(|live| live.change == 2).expect("a second change");
     assert_eq!(added.endpoints_changed.as_nanos(), 4_600_000_000);
 }
 

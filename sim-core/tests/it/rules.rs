@@ -34,8 +34,7 @@ fn config() -> Config {
 }
 
 fn endpoints(count: u32, addr: impl Fn(u32) -> Ipv4Addr) -> Arc<[Endpoint]> {
-    let endpoint =
-        |k| Endpoint { pod: PodId::from_index(k as usize), addr: addr(k), port: 8080 };
+    let endpoint = |k| Endpoint { pod: PodId::from_index(k as usize), addr: addr(k), port: 8080 };
     let mut list: Vec<Endpoint> = (0..count).map(endpoint).collect();
     list.sort_by_key(|endpoint| format!("{}:{}", endpoint.addr, endpoint.port));
     list.into()
@@ -51,8 +50,8 @@ fn service(name: &str, last: u8, endpoints: Arc<[Endpoint]>) -> ProxiedService {
 }
 
 fn rules(config: &Config, services: Vec<ProxiedService>) -> Iptables {
-    let ranges = (0..config.cluster.nodes)
-        .filter_map(|node| sim_core::kube::node_range(config, node));
+    let ranges =
+        (0..config.cluster.nodes).filter_map(|node| sim_core::kube::node_range(config, node));
     Iptables::new(&config.cluster, &config.proxy, ranges, services).expect("valid rules")
 }
 
@@ -157,9 +156,9 @@ fn a_view_is_the_ruleset_that_it_stands_for() {
     let pods = |from: u8, count| endpoints(count, |k| Ipv4Addr::new(10, 244, 2, from + k as u8));
     let names = ["a", "b", "c", "d"];
     let services = names.iter().zip([3, 0, 1, 2]);
-    let services = services.enumerate().map(|(k, (name, count))| {
-        service(name, 10 + k as u8, pods(10 * (k as u8 + 1), count))
-    });
+    let services = services
+        .enumerate()
+        .map(|(k, (name, count))| service(name, 10 + k as u8, pods(10 * (k as u8 + 1), count)));
     let mut rules = rules(&config, services.collect());
     let commit = |rules: &mut Iptables, service: usize, list, now: u64| {
         let lags = [ms(10), ms(30), ms(20)].into_iter();
@@ -204,10 +203,8 @@ fn essence(outcome: Outcome) -> (&'static str, Packet, u32) {
 #[test]
 fn the_kernel_loads_these_rules_and_sends_packets_where_the_model_does() {
     let pods = |from: u8, count| endpoints(count, |k| Ipv4Addr::new(10, 244, 2, from + k as u8));
-    let mut services = vec![
-        service("all", 10, pods(2, u32::from(BACKENDS))),
-        service("empty", 11, [].into()),
-    ];
+    let mut services =
+        vec![service("all", 10, pods(2, u32::from(BACKENDS))), service("empty", 11, [].into())];
     for backend in 0..BACKENDS {
         let name = format!("only-{backend}");
         services.push(service(&name, 20 + backend, pods(2 + backend, 1)));
@@ -235,12 +232,8 @@ fn the_kernel_loads_these_rules_and_sends_packets_where_the_model_does() {
             let vip = Ipv4Addr::new(10, 96, 0, 20 + backend);
             let tuple = Tuple::v4(Protocol::TCP, Ipv4Addr::new(10, 244, 1, 2), 40000, vip, 80);
             let host = plan.host(node);
-            let mut env = Env {
-                now: SimTime::ZERO,
-                host: &host,
-                rules: &view,
-                draws: &mut no_draws,
-            };
+            let mut env =
+                Env { now: SimTime::ZERO, host: &host, rules: &view, draws: &mut no_draws };
             let syn = Packet::tcp(1, tuple, TcpFlags::SYN);
             let Outcome::Sent(egress) = Netns::default().receive(syn, CNI0, &mut env) else {
                 panic!("{vip} is not forwarded");

@@ -17,10 +17,7 @@ pub(crate) fn secs(seconds: f64) -> Duration {
 }
 
 pub(crate) fn shop() -> ObjectName {
-    ObjectName {
-        namespace: "default".into(),
-        name: "shop".into(),
-    }
+    ObjectName { namespace: "default".into(), name: "shop".into() }
 }
 
 fn cidr(addr: [u8; 4], prefix_len: u8) -> Ipv4Cidr {
@@ -47,15 +44,8 @@ pub(crate) fn cluster(nodes: u32, replicas: u32, law: Law) -> Config {
             max_pods: 110,
             node_labels: BTreeMap::new(),
         },
-        proxy: ProxyConfig {
-            mode: ProxyMode::Iptables,
-            masquerade_bit: 14,
-            masquerade_all: false,
-        },
-        propagation: Propagation::Delay {
-            law,
-            nodes: BTreeMap::new(),
-        },
+        proxy: ProxyConfig { mode: ProxyMode::Iptables, masquerade_bit: 14, masquerade_all: false },
+        propagation: Propagation::Delay { law, nodes: BTreeMap::new() },
         kubelet: KubeletConfig {
             notice: zero.clone(),
             start: Law::Constant(ms(100)),
@@ -104,10 +94,7 @@ pub(crate) fn cluster(nodes: u32, replicas: u32, law: Law) -> Config {
         }],
         events: vec![EventSpec {
             at: ms(500),
-            action: Action::DeletePod {
-                deployment: shop(),
-                count: 1,
-            },
+            action: Action::DeletePod { deployment: shop(), count: 1 },
         }],
         duration: None,
         limits: Limits::default(),
@@ -117,10 +104,7 @@ pub(crate) fn cluster(nodes: u32, replicas: u32, law: Law) -> Config {
 
 /// Replaces the events of `config` by one rollout.
 pub(crate) fn rollout(config: &mut Config) {
-    config.events = vec![EventSpec {
-        at: ms(500),
-        action: Action::Rollout { deployment: shop() },
-    }];
+    config.events = vec![EventSpec { at: ms(500), action: Action::Rollout { deployment: shop() } }];
 }
 
 /// All records of a run.
@@ -213,11 +197,7 @@ pub(crate) fn means<const N: usize>(
 pub(crate) fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
-    let variance = values
-        .iter()
-        .map(|value| (value - mean).powi(2))
-        .sum::<f64>()
-        / (n - 1.0);
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
     (mean, (variance / n).sqrt())
 }
 

@@ -149,10 +149,7 @@ fn check(steps: &[Step]) {
                 loop {
                     let popped = queue.pop_until(SimTime::from_nanos(limit));
                     let expected = reference.pop_until(limit);
-                    assert_eq!(
-                        popped.map(|(time, event)| (time.as_nanos(), event)),
-                        expected
-                    );
+                    assert_eq!(popped.map(|(time, event)| (time.as_nanos(), event)), expected);
                     if expected.is_none() {
                         break;
                     }
@@ -166,10 +163,7 @@ fn check(steps: &[Step]) {
         assert_eq!(first, reference.peek_time());
     }
     while let Some((time, event)) = queue.pop() {
-        assert_eq!(
-            reference.pop_until(u64::MAX),
-            Some((time.as_nanos(), event))
-        );
+        assert_eq!(reference.pop_until(u64::MAX), Some((time.as_nanos(), event)));
     }
     assert_eq!(reference.peek_time(), None);
     assert!(queue.is_empty());
@@ -191,11 +185,7 @@ fn many_events_leave_in_the_order_of_a_heap() {
             let scattered = scramble(i) % 3_000_000_000;
             let delay = if i % 4 == 0 { 100_000 } else { scattered };
             let pops = if i < 10_000 { 0 } else { 2 };
-            [
-                Step::After(delay),
-                Step::After(delay / 1000),
-                Step::Pop(pops),
-            ]
+            [Step::After(delay), Step::After(delay / 1000), Step::Pop(pops)]
         })
         .collect();
     // `check` peeks after every step, which looks at whole buckets: in pieces.
@@ -245,10 +235,7 @@ fn a_moved_timer_goes_behind_what_is_scheduled() {
     assert_eq!(queue.len(), 3);
     let order: String = std::iter::from_fn(|| queue.pop()).map(|(_, e)| e).collect();
     assert_eq!(order, "atb");
-    assert!(
-        !queue.clear_timer(timer),
-        "a timer that has fired is not set"
-    );
+    assert!(!queue.clear_timer(timer), "a timer that has fired is not set");
 }
 
 #[test]
