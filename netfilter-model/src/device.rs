@@ -70,10 +70,7 @@ impl DevicePattern {
         if wildcard && name.len() > 14 {
             return Err(DeviceNameError(pattern.to_owned()));
         }
-        Ok(DevicePattern {
-            name: DeviceName::parse(name)?,
-            wildcard,
-        })
+        Ok(DevicePattern { name: DeviceName::parse(name)?, wildcard })
     }
 
     /// Returns whether the name fits. A hook without a device compares as the empty name.
@@ -94,11 +91,7 @@ impl DevicePattern {
 impl fmt::Display for DevicePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name.as_str())?;
-        if self.wildcard {
-            f.write_str("+")
-        } else {
-            Ok(())
-        }
+        if self.wildcard { f.write_str("+") } else { Ok(()) }
     }
 }
 
@@ -121,11 +114,7 @@ mod tests {
         for (pattern, name, expected) in cases {
             let name = DeviceName::parse(name).unwrap();
             let pattern = DevicePattern::parse(pattern).unwrap();
-            assert_eq!(
-                pattern.matches(Some(name)),
-                expected,
-                "{pattern} on {name:?}"
-            );
+            assert_eq!(pattern.matches(Some(name)), expected, "{pattern} on {name:?}");
             assert!(!pattern.matches(None));
         }
     }

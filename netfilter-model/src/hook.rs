@@ -21,13 +21,8 @@ pub enum Hook {
 
 impl Hook {
     /// All hooks, in the order in which built-in chains are printed.
-    pub const ALL: [Hook; 5] = [
-        Hook::Prerouting,
-        Hook::Input,
-        Hook::Forward,
-        Hook::Output,
-        Hook::Postrouting,
-    ];
+    pub const ALL: [Hook; 5] =
+        [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
 
     /// Returns the name of the built-in chain at this hook.
     pub const fn chain_name(self) -> &'static str {
@@ -107,9 +102,7 @@ impl Hooks {
 
     /// Returns the hooks in printing order.
     pub fn iter(self) -> impl Iterator<Item = Hook> {
-        Hook::ALL
-            .into_iter()
-            .filter(move |hook| self.contains(*hook))
+        Hook::ALL.into_iter().filter(move |hook| self.contains(*hook))
     }
 }
 
@@ -140,13 +133,8 @@ pub enum Table {
 
 impl Table {
     /// All tables.
-    pub const ALL: [Table; 5] = [
-        Table::Raw,
-        Table::Mangle,
-        Table::Nat,
-        Table::Filter,
-        Table::Security,
-    ];
+    pub const ALL: [Table; 5] =
+        [Table::Raw, Table::Mangle, Table::Nat, Table::Filter, Table::Security];
 
     /// Returns the table's name.
     pub const fn name(self) -> &'static str {
@@ -164,12 +152,9 @@ impl Table {
         match self {
             Table::Raw => Hooks::of(&[Hook::Prerouting, Hook::Output]),
             Table::Mangle => Hooks::of(&Hook::ALL),
-            Table::Nat => Hooks::of(&[
-                Hook::Prerouting,
-                Hook::Input,
-                Hook::Output,
-                Hook::Postrouting,
-            ]),
+            Table::Nat => {
+                Hooks::of(&[Hook::Prerouting, Hook::Input, Hook::Output, Hook::Postrouting])
+            }
             Table::Filter | Table::Security => {
                 Hooks::of(&[Hook::Input, Hook::Forward, Hook::Output])
             }
@@ -233,10 +218,7 @@ mod tests {
     #[test]
     fn filter_stands_before_nat_on_input_and_after_it_on_output() {
         let position = |hook, table| {
-            steps(hook)
-                .iter()
-                .position(|(_, step)| *step == Step::Table(table))
-                .unwrap()
+            steps(hook).iter().position(|(_, step)| *step == Step::Table(table)).unwrap()
         };
         assert!(position(Hook::Input, Table::Filter) < position(Hook::Input, Table::Nat));
         assert!(position(Hook::Output, Table::Nat) < position(Hook::Output, Table::Filter));

@@ -100,10 +100,7 @@ fn in_range(tuple: &Tuple, range: &NatRange) -> bool {
         _ => false,
     };
     let part = tuple.nat_part(Side::Source);
-    address
-        && range
-            .ports
-            .is_none_or(|(min, max)| (min..=max).contains(&part))
+    address && range.ports.is_none_or(|(min, max)| (min..=max).contains(&part))
 }
 
 /// Returns the address of the range that the flow gets, if the range has addresses.
@@ -166,16 +163,9 @@ fn search_part(
         None => (1024, u16::MAX),
     };
     let size = u32::from(max - min) + 1;
-    let NatFlags {
-        random,
-        random_fully,
-        ..
-    } = range.flags;
-    let mut offset = if random || random_fully || side == Side::Source {
-        (draw() >> 48) as u32
-    } else {
-        0
-    };
+    let NatFlags { random, random_fully, .. } = range.flags;
+    let mut offset =
+        if random || random_fully || side == Side::Source { (draw() >> 48) as u32 } else { 0 };
     let mut attempts = size.min(ATTEMPTS_MAX);
     loop {
         for _ in 0..attempts {
@@ -227,8 +217,6 @@ pub(crate) fn translate_error(
     if is_rewritten(entry, direction, side) {
         let opposite = entry.tuple(direction.other());
         quote.copy_side(side.other(), opposite);
-        packet
-            .tuple
-            .set_address(side, opposite.reply().address(side));
+        packet.tuple.set_address(side, opposite.reply().address(side));
     }
 }

@@ -354,42 +354,21 @@ impl Netns {
     fn egress(&self, flight: &Flight) -> Egress {
         let (dev, next_hop) = flight.out.expect("a packet that leaves has a way out");
         let (ct, dnat) = self.tracked(flight);
-        let Flight {
-            packet, evaluated, ..
-        } = *flight;
-        Egress {
-            packet,
-            dev,
-            next_hop,
-            ct,
-            dnat,
-            evaluated,
-            seal: Seal,
-        }
+        let Flight { packet, evaluated, .. } = *flight;
+        Egress { packet, dev, next_hop, ct, dnat, evaluated, seal: Seal }
     }
 
     fn delivery(&self, flight: &Flight, in_dev: DeviceId) -> Delivery {
         let (ct, dnat) = self.tracked(flight);
-        let Flight {
-            packet, evaluated, ..
-        } = *flight;
-        Delivery {
-            packet,
-            in_dev,
-            ct,
-            dnat,
-            evaluated,
-            seal: Seal,
-        }
+        let Flight { packet, evaluated, .. } = *flight;
+        Delivery { packet, in_dev, ct, dnat, evaluated, seal: Seal }
     }
 
     fn tracked(&self, flight: &Flight) -> (Option<(CtInfo, Direction)>, Option<RuleRef>) {
         let Some(track) = &flight.track else {
             return (None, None);
         };
-        let dnat = track
-            .entry(&self.conntrack, &flight.entry)
-            .and_then(|entry| entry.dnat_rule);
+        let dnat = track.entry(&self.conntrack, &flight.entry).and_then(|entry| entry.dnat_rule);
         (Some((track.info, track.direction)), dnat)
     }
 
@@ -400,17 +379,9 @@ impl Netns {
         stop: Stop,
         env: &mut Env<'_, H, R, D>,
     ) -> Stopped {
-        let (_, dnat) = self.tracked(&flight);
-        let Flight {
-            packet, evaluated, ..
-        } = flight;
-        let drop = Drop {
-            packet,
-            hook: stop.hook,
-            reason: stop.reason,
-            dnat,
-            evaluated,
-        };
+        let (ct, dnat) = self.tracked(&flight);
+        let Flight { packet, evaluated, .. } = flight;
+        let drop = Drop { packet, hook: stop.hook, reason: stop.reason, ct, dnat, evaluated };
         let answer = stop.tell.and_then(|with| self.answer(&flight, with, env));
         match answer {
             None => Stopped::Dropped(drop),
@@ -442,12 +413,7 @@ impl Flight {
 
     fn route_query(&self) -> RouteQuery {
         let Packet { tuple, mark, .. } = &self.packet;
-        RouteQuery {
-            dst: tuple.dst(),
-            src: tuple.src(),
-            mark: *mark,
-            in_dev: self.in_dev,
-        }
+        RouteQuery { dst: tuple.dst(), src: tuple.src(), mark: *mark, in_dev: self.in_dev }
     }
 }
 
@@ -461,11 +427,7 @@ fn route_received<H: Host, R, D>(flight: &mut Flight, env: &Env<'_, H, R, D>) ->
             // Kernel: ip_forward.c, ip_forward: the hop is taken before FORWARD.
             if flight.packet.ttl <= 1 {
                 let tell = Some(RejectWith::Icmp(IcmpError::TimeExceeded));
-                return Err(Stop {
-                    hook,
-                    reason: DropReason::TtlExpired,
-                    tell,
-                });
+                return Err(Stop { hook, reason: DropReason::TtlExpired, tell });
             }
             flight.packet.ttl -= 1;
             flight.out = Some((dev, next_hop));
@@ -477,11 +439,7 @@ fn route_received<H: Host, R, D>(flight: &mut Flight, env: &Env<'_, H, R, D>) ->
         }
         refusal => {
             let (reason, error) = refused(refusal);
-            Err(Stop {
-                hook,
-                reason,
-                tell: error.map(RejectWith::Icmp),
-            })
+            Err(Stop { hook, reason, tell: error.map(RejectWith::Icmp) })
         }
     }
 }
@@ -493,11 +451,7 @@ fn set_out<H: Host>(flight: &mut Flight, route: Route, host: &H) -> Result<(), S
         Route::Forward { dev, next_hop } | Route::Bridged { dev, next_hop } => (dev, next_hop),
         refusal => {
             let (reason, _) = refused(refusal);
-            return Err(Stop {
-                hook: Hook::Output,
-                reason,
-                tell: None,
-            });
+            return Err(Stop { hook: Hook::Output, reason, tell: None });
         }
     });
     Ok(())

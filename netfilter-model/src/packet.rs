@@ -51,10 +51,7 @@ impl TcpFlags {
             (TcpFlags::ACK, "ACK"),
             (TcpFlags::URG, "URG"),
         ];
-        NAMES
-            .into_iter()
-            .filter(move |(flag, _)| self.contains(*flag))
-            .map(|(_, name)| name)
+        NAMES.into_iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| name)
     }
 }
 
@@ -168,52 +165,20 @@ impl Packet {
 
     /// Returns a TCP segment without data.
     pub fn tcp(id: u64, tuple: Tuple, flags: TcpFlags) -> Packet {
-        assert_eq!(
-            tuple.protocol,
-            Protocol::TCP,
-            "a TCP segment with the tuple {tuple:?}"
-        );
-        Packet {
-            id,
-            tuple,
-            l4: L4::Tcp { flags },
-            ttl: Packet::TTL,
-            mark: 0,
-            len: 40,
-        }
+        assert_eq!(tuple.protocol, Protocol::TCP, "a TCP segment with the tuple {tuple:?}");
+        Packet { id, tuple, l4: L4::Tcp { flags }, ttl: Packet::TTL, mark: 0, len: 40 }
     }
 
     /// Returns a UDP datagram of `len` bytes, IP header included.
     pub fn udp(id: u64, tuple: Tuple, len: u32) -> Packet {
-        assert_eq!(
-            tuple.protocol,
-            Protocol::UDP,
-            "a UDP datagram with the tuple {tuple:?}"
-        );
-        Packet {
-            id,
-            tuple,
-            l4: L4::Udp,
-            ttl: Packet::TTL,
-            mark: 0,
-            len,
-        }
+        assert_eq!(tuple.protocol, Protocol::UDP, "a UDP datagram with the tuple {tuple:?}");
+        Packet { id, tuple, l4: L4::Udp, ttl: Packet::TTL, mark: 0, len }
     }
 
     /// Returns an ICMP query or answer.
     pub fn icmp_echo(id: u64, tuple: Tuple) -> Packet {
-        assert!(
-            tuple.protocol.is_icmp(),
-            "an ICMP message with the tuple {tuple:?}"
-        );
-        Packet {
-            id,
-            tuple,
-            l4: L4::IcmpEcho,
-            ttl: Packet::TTL,
-            mark: 0,
-            len: 84,
-        }
+        assert!(tuple.protocol.is_icmp(), "an ICMP message with the tuple {tuple:?}");
+        Packet { id, tuple, l4: L4::IcmpEcho, ttl: Packet::TTL, mark: 0, len: 84 }
     }
 
     /// Returns the ICMP error that answers `about`, sent from `from`.
@@ -223,28 +188,14 @@ impl Packet {
     /// If `from` is of another family than the packet.
     pub fn icmp_error(about: &Packet, kind: IcmpError, from: std::net::IpAddr) -> Packet {
         let (icmp_type, code) = kind.kind();
-        let protocol = if from.is_ipv4() {
-            Protocol::ICMP
-        } else {
-            Protocol::ICMPV6
-        };
+        let protocol = if from.is_ipv4() { Protocol::ICMP } else { Protocol::ICMPV6 };
         let part = u16::from(icmp_type) << 8 | u16::from(code);
         let tuple = Tuple::try_new(protocol, from, 0, about.tuple.src(), part)
             .unwrap_or_else(|| panic!("error from {from} about {:?}", about.tuple));
         // The quote is cut so that the error fits 576 bytes.
         let len = (28 + about.len).min(576);
-        let l4 = L4::IcmpError {
-            kind,
-            quote: about.tuple,
-        };
-        Packet {
-            id: about.id,
-            tuple,
-            l4,
-            ttl: Packet::TTL,
-            mark: 0,
-            len,
-        }
+        let l4 = L4::IcmpError { kind, quote: about.tuple };
+        Packet { id: about.id, tuple, l4, ttl: Packet::TTL, mark: 0, len }
     }
 
     /// Returns the TCP flags, or `None` if the packet is not TCP.

@@ -27,10 +27,7 @@ impl Prefix {
             IpAddr::V4(addr) => {
                 assert!(len <= 32, "prefix {addr}/{len} is longer than 32");
                 let mask = u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
-                Prefix(Repr::V4 {
-                    net: addr.to_bits() & mask,
-                    mask,
-                })
+                Prefix(Repr::V4 { net: addr.to_bits() & mask, mask })
             }
             IpAddr::V6(addr) => {
                 assert!(len <= 128, "prefix {addr}/{len} is longer than 128");
@@ -69,10 +66,7 @@ impl Prefix {
     /// Returns the one address that the prefix holds, if it is one.
     pub fn as_host(&self) -> Option<IpAddr> {
         match &self.0 {
-            Repr::V4 {
-                net,
-                mask: u32::MAX,
-            } => Some(IpAddr::V4(Ipv4Addr::from_bits(*net))),
+            Repr::V4 { net, mask: u32::MAX } => Some(IpAddr::V4(Ipv4Addr::from_bits(*net))),
             Repr::V6(wide) if wide.1 == u128::MAX => Some(IpAddr::V6(Ipv6Addr::from_bits(wide.0))),
             _ => None,
         }

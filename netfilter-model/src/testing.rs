@@ -48,15 +48,9 @@ impl Host for Node {
             return Route::Local;
         }
         if dst.octets()[..3] == [10, 244, 1] {
-            return Route::Forward {
-                dev: CNI0,
-                next_hop: query.dst,
-            };
+            return Route::Forward { dev: CNI0, next_hop: query.dst };
         }
-        Route::Forward {
-            dev: ETH0,
-            next_hop: GATEWAY.into(),
-        }
+        Route::Forward { dev: ETH0, next_hop: GATEWAY.into() }
     }
 
     fn addr_type(&self, addr: IpAddr, on: Option<DeviceId>) -> AddrType {
@@ -66,11 +60,7 @@ impl Host for Node {
             IpAddr::V4(BRIDGE) => CNI0,
             _ => return AddrType::Unicast,
         };
-        if on.is_none_or(|on| on == owner) {
-            AddrType::Local
-        } else {
-            AddrType::Unicast
-        }
+        if on.is_none_or(|on| on == owner) { AddrType::Local } else { AddrType::Unicast }
     }
 
     fn masquerade_address(&self, dev: DeviceId, _: IpAddr) -> Option<IpAddr> {
@@ -107,12 +97,7 @@ pub(crate) fn env<'e, R, D>(
     rules: &'e R,
     draws: &'e mut D,
 ) -> Env<'e, Node, R, D> {
-    Env {
-        now: SimTime::from_nanos(now * 1_000_000_000),
-        host,
-        rules,
-        draws,
-    }
+    Env { now: SimTime::from_nanos(now * 1_000_000_000), host, rules, draws }
 }
 
 pub(crate) fn host(addr: Ipv4Addr) -> Prefix {
@@ -120,11 +105,7 @@ pub(crate) fn host(addr: Ipv4Addr) -> Prefix {
 }
 
 pub(crate) fn tcp(src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16), flags: TcpFlags) -> Packet {
-    Packet::tcp(
-        1,
-        Tuple::v4(Protocol::TCP, src.0, src.1, dst.0, dst.1),
-        flags,
-    )
+    Packet::tcp(1, Tuple::v4(Protocol::TCP, src.0, src.1, dst.0, dst.1), flags)
 }
 
 pub(crate) fn udp(src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16)) -> Packet {
@@ -140,10 +121,7 @@ pub(crate) fn dnat(addr: Ipv4Addr, port: u16) -> Target {
 }
 
 pub(crate) fn masquerade() -> Target {
-    let flags = NatFlags {
-        random_fully: true,
-        ..NatFlags::default()
-    };
+    let flags = NatFlags { random_fully: true, ..NatFlags::default() };
     Target::Nat(Nat::Masquerade(NatRange::keep().with_flags(flags)))
 }
 
@@ -163,9 +141,7 @@ impl Proxy {
         let postrouting = rules.chain(Table::Nat, "KUBE-POSTROUTING");
         for hook in [Hook::Prerouting, Hook::Output] {
             let builtin = rules.builtin(Table::Nat, hook);
-            let portals = rule()
-                .comment("kubernetes service portals")
-                .then(Target::Jump(services));
+            let portals = rule().comment("kubernetes service portals").then(Target::Jump(services));
             rules.append(Table::Nat, builtin, portals);
         }
         let builtin = rules.builtin(Table::Nat, Hook::Postrouting);
@@ -190,12 +166,7 @@ impl Proxy {
         ] {
             rules.append(Table::Filter, forward, rule().ctstate(states).then(target));
         }
-        Proxy {
-            rules,
-            services,
-            mark_masq,
-            reject,
-        }
+        Proxy { rules, services, mark_masq, reject }
     }
 
     /// Adds a Service with endpoints; without any, its packets are rejected.
@@ -214,24 +185,14 @@ impl Proxy {
         }
         let rules = &mut self.rules;
         let chain = rules.chain(Table::Nat, format!("KUBE-SVC-{vip}:{port}"));
-        rules.append(
-            Table::Nat,
-            self.services,
-            to_vip().then(Target::Jump(chain)),
-        );
+        rules.append(Table::Nat, self.services, to_vip().then(Target::Jump(chain)));
         for (i, (addr, target_port)) in endpoints.iter().enumerate() {
             let sep = rules.chain(Table::Nat, format!("SEP-{protocol}-{addr}-{target_port}"));
             let left = (endpoints.len() - i) as u32;
-            let pick = if left > 1 {
-                rule().random(Probability::one_of(left))
-            } else {
-                rule()
-            };
+            let pick = if left > 1 { rule().random(Probability::one_of(left)) } else { rule() };
             rules.append(Table::Nat, chain, pick.then(Target::Jump(sep)));
             if rules.is_empty(Table::Nat, sep) {
-                let hairpin = rule()
-                    .source(host(*addr))
-                    .then(Target::Jump(self.mark_masq));
+                let hairpin = rule().source(host(*addr)).then(Target::Jump(self.mark_masq));
                 rules.append(Table::Nat, sep, hairpin);
                 let rewrite = rule().protocol(protocol).then(dnat(*addr, *target_port));
                 rules.append(Table::Nat, sep, rewrite);

@@ -46,11 +46,7 @@ impl Add<Duration> for SimTime {
     /// On overflow: a bug in the model.
     fn add(self, span: Duration) -> SimTime {
         let nanos = u64::try_from(span.as_nanos()).expect("span longer than 584 years");
-        SimTime(
-            self.0
-                .checked_add(nanos)
-                .unwrap_or_else(|| panic!("{self} + {span:?} overflows")),
-        )
+        SimTime(self.0.checked_add(nanos).unwrap_or_else(|| panic!("{self} + {span:?} overflows")))
     }
 }
 
@@ -68,12 +64,7 @@ impl Sub for SimTime {
 
 impl fmt::Display for SimTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}.{:09}s",
-            self.0 / 1_000_000_000,
-            self.0 % 1_000_000_000
-        )
+        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
     }
 }
 
@@ -83,10 +74,7 @@ mod tests {
 
     #[test]
     fn prints_all_nanoseconds() {
-        assert_eq!(
-            SimTime::from_nanos(1_500_000_001).to_string(),
-            "1.500000001s"
-        );
+        assert_eq!(SimTime::from_nanos(1_500_000_001).to_string(), "1.500000001s");
     }
 
     #[test]

@@ -104,14 +104,7 @@ struct Frame {
 
 impl Place {
     fn start(chain: &Chain) -> Place {
-        if chain.slot.is_some() {
-            Place::Before(0)
-        } else {
-            Place::After {
-                own: 0,
-                slot_total: 0,
-            }
-        }
+        if chain.slot.is_some() { Place::Before(0) } else { Place::After { own: 0, slot_total: 0 } }
     }
 }
 
@@ -129,14 +122,7 @@ pub fn traverse<R: Rules, H: Host, D: Draws>(
     let policy = base.policy().expect("traversal begins at a built-in chain");
     let mut stack = std::mem::take(&mut cx.memory.stack);
     stack.clear();
-    let walk = Walk {
-        rules,
-        table,
-        lookup,
-        evaluated: 0,
-        chain: base,
-        place: Place::start(base),
-    };
+    let walk = Walk { rules, table, lookup, evaluated: 0, chain: base, place: Place::start(base) };
     let (end, evaluated) = walk.run(base, packet, cx, &mut stack);
     cx.memory.stack = stack;
     let (verdict, rule) = match end {
@@ -144,11 +130,7 @@ pub fn traverse<R: Rules, H: Host, D: Draws>(
         None if policy == Policy::Drop => (Verdict::Drop, None),
         None => (Verdict::Accept, None),
     };
-    Traversal {
-        verdict,
-        evaluated,
-        rule,
-    }
+    Traversal { verdict, evaluated, rule }
 }
 
 struct Walk<'r, R> {
@@ -183,11 +165,7 @@ impl<'r, R: Rules> Walk<'r, R> {
                     Target::Return => true,
                     Target::Jump(to) => {
                         let base = self.chain.id == base.id;
-                        stack.push(Frame {
-                            chain: self.chain.id,
-                            base,
-                            place: self.place,
-                        });
+                        stack.push(Frame { chain: self.chain.id, base, place: self.place });
                         self.enter(*to);
                         false
                     }
@@ -199,12 +177,7 @@ impl<'r, R: Rules> Walk<'r, R> {
                     target => {
                         let verdict = final_verdict(target);
                         let chain = self.chain.id;
-                        let at = RuleRef {
-                            table: self.table,
-                            chain,
-                            number,
-                            origin: rule.origin,
-                        };
+                        let at = RuleRef { table: self.table, chain, number, origin: rule.origin };
                         return (Some((verdict, at)), self.evaluated);
                     }
                 },
@@ -213,11 +186,8 @@ impl<'r, R: Rules> Walk<'r, R> {
                 let Some(frame) = stack.pop() else {
                     return (None, self.evaluated);
                 };
-                self.chain = if frame.base {
-                    base
-                } else {
-                    self.rules.chain(self.table, frame.chain)
-                };
+                self.chain =
+                    if frame.base { base } else { self.rules.chain(self.table, frame.chain) };
                 self.place = frame.place;
             }
         }
@@ -241,10 +211,7 @@ impl<'r, R: Rules> Walk<'r, R> {
                 Place::After { own, slot_total } => {
                     let end = self.chain.rules.len() as u32;
                     let (rule, at) = self.next_own(own, end, packet, cx, slot_total)?;
-                    self.place = Place::After {
-                        own: at + 1,
-                        slot_total,
-                    };
+                    self.place = Place::After { own: at + 1, slot_total };
                     return Some((rule, slot_total + at + 1));
                 }
                 Place::Before(from) => {
@@ -262,12 +229,7 @@ impl<'r, R: Rules> Walk<'r, R> {
                             self.place = Place::Slot(position + 1);
                             return Some((rule, slot.at + position + 1));
                         }
-                        Err(slot_total) => {
-                            self.place = Place::After {
-                                own: slot.at,
-                                slot_total,
-                            }
-                        }
+                        Err(slot_total) => self.place = Place::After { own: slot.at, slot_total },
                     }
                 }
             }
@@ -338,12 +300,7 @@ impl<'r, R: Rules> Walk<'r, R> {
             for (i, rule) in hit.rules.iter().enumerate().skip(skip as usize) {
                 let position = hit.before + i as u32;
                 self.evaluated += 1;
-                if rule_matches(
-                    rule,
-                    packet,
-                    cx,
-                    (self.table, self.chain.id, slot.at + position),
-                ) {
+                if rule_matches(rule, packet, cx, (self.table, self.chain.id, slot.at + position)) {
                     return Ok((rule, position));
                 }
             }
@@ -383,21 +340,13 @@ fn rule_matches<H: Host, D: Draws>(
     cx: &mut Context<'_, H, D>,
     key: StateKey,
 ) -> bool {
-    rule.matches()
-        .iter()
-        .enumerate()
-        .all(|(i, condition)| match condition {
-            Match::Random {
-                probability,
-                invert,
-            } => probability.matches(cx.draw()) != *invert,
-            Match::Nth {
-                every,
-                packet: first,
-                invert,
-            } => cx.memory.nth_matches(key, i as u32, *every, *first) != *invert,
-            condition => holds(condition, packet, cx),
-        })
+    rule.matches().iter().enumerate().all(|(i, condition)| match condition {
+        Match::Random { probability, invert } => probability.matches(cx.draw()) != *invert,
+        Match::Nth { every, packet: first, invert } => {
+            cx.memory.nth_matches(key, i as u32, *every, *first) != *invert
+        }
+        condition => holds(condition, packet, cx),
+    })
 }
 
 #[inline]
@@ -411,21 +360,13 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
         Match::Protocol { protocol, invert } => {
             (tuple.protocol == *protocol || protocol.0 == 0) != *invert
         }
-        Match::Tcp {
-            sport,
-            dport,
-            flags,
-        } => match packet.l4 {
+        Match::Tcp { sport, dport, flags } => match packet.l4 {
             L4::Tcp { flags: set } => {
                 ports_match(*sport, tuple.src_part)
                     && ports_match(*dport, tuple.dst_part)
-                    && flags.is_none_or(
-                        |FlagsMatch {
-                             mask,
-                             set: wanted,
-                             invert,
-                         }| { (set.masked(mask) == wanted) != invert },
-                    )
+                    && flags.is_none_or(|FlagsMatch { mask, set: wanted, invert }| {
+                        (set.masked(mask) == wanted) != invert
+                    })
             }
             _ => false,
         },
@@ -439,17 +380,9 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
                 *kind == 255 || *kind == packet_kind && code.is_none_or(|code| code == packet_code);
             fits != *invert
         }
-        Match::Mark {
-            value,
-            mask,
-            invert,
-        } => (packet.mark & mask == *value) != *invert,
+        Match::Mark { value, mask, invert } => (packet.mark & mask == *value) != *invert,
         Match::CtState { states, invert } => states.intersects(cx.ct_state) != *invert,
-        Match::AddrType {
-            src,
-            dst,
-            limit_iface_in,
-        } => {
+        Match::AddrType { src, dst, limit_iface_in } => {
             let on = if *limit_iface_in { cx.in_dev } else { None };
             let fits = |wanted: &Option<AddrTypeMatch>, address| {
                 wanted.is_none_or(|AddrTypeMatch { types, invert }| {
@@ -475,10 +408,7 @@ impl Memory {
     /// Counts a packet that reached an nth match and returns whether its turn has come.
     // Kernel: xt_statistic.c: the count starts at every - 1 - packet and matches on reaching every
     fn nth_matches(&mut self, key: StateKey, place: u32, every: u32, packet: u32) -> bool {
-        let count = self
-            .nth
-            .entry((key.0, key.1, key.2, place))
-            .or_insert(every - 1 - packet);
+        let count = self.nth.entry((key.0, key.1, key.2, place)).or_insert(every - 1 - packet);
         *count += 1;
         if *count >= every {
             *count = 0;

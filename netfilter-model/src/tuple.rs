@@ -137,10 +137,7 @@ impl Tuple {
         dst_part: u16,
     ) -> Tuple {
         Tuple {
-            addresses: Repr::V4 {
-                src: src.to_bits(),
-                dst: dst.to_bits(),
-            },
+            addresses: Repr::V4 { src: src.to_bits(), dst: dst.to_bits() },
             protocol,
             src_part,
             dst_part,
@@ -155,12 +152,7 @@ impl Tuple {
         dst: Ipv6Addr,
         dst_part: u16,
     ) -> Tuple {
-        Tuple {
-            addresses: Repr::V6 { src, dst },
-            protocol,
-            src_part,
-            dst_part,
-        }
+        Tuple { addresses: Repr::V6 { src, dst }, protocol, src_part, dst_part }
     }
 
     /// Returns the tuple, or `None` if the addresses are of different families.
@@ -186,10 +178,9 @@ impl Tuple {
     #[inline]
     pub const fn addresses(&self) -> Addresses {
         match self.addresses {
-            Repr::V4 { src, dst } => Addresses::V4 {
-                src: Ipv4Addr::from_bits(src),
-                dst: Ipv4Addr::from_bits(dst),
-            },
+            Repr::V4 { src, dst } => {
+                Addresses::V4 { src: Ipv4Addr::from_bits(src), dst: Ipv4Addr::from_bits(dst) }
+            }
             Repr::V6 { src, dst } => Addresses::V6 { src, dst },
         }
     }
@@ -293,12 +284,7 @@ impl Tuple {
         };
         if self.protocol.is_icmp() {
             let dst_part = answering_icmp(self.protocol, self.dst_part);
-            return Tuple {
-                addresses,
-                protocol: self.protocol,
-                src_part: self.src_part,
-                dst_part,
-            };
+            return Tuple { addresses, protocol: self.protocol, src_part: self.src_part, dst_part };
         }
         Tuple {
             addresses,
@@ -335,19 +321,11 @@ const fn answering_icmp(protocol: Protocol, part: u16) -> u16 {
 
 impl fmt::Debug for Tuple {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tuple {
-            protocol,
-            src_part,
-            dst_part,
-            ..
-        } = self;
+        let Tuple { protocol, src_part, dst_part, .. } = self;
         if protocol.is_icmp() {
             let (kind, code) = self.icmp_kind();
             let (src, dst) = (self.src(), self.dst());
-            return write!(
-                f,
-                "{protocol} {src} > {dst} type {kind}/{code} id {src_part}"
-            );
+            return write!(f, "{protocol} {src} > {dst} type {kind}/{code} id {src_part}");
         }
         match self.addresses() {
             Addresses::V4 { src, dst } => {

@@ -59,11 +59,8 @@ pub(crate) struct Track {
 }
 
 impl Track {
-    pub(crate) const INVALID: Track = Track {
-        holder: Holder::None,
-        info: CtInfo::Invalid,
-        direction: Direction::Original,
-    };
+    pub(crate) const INVALID: Track =
+        Track { holder: Holder::None, info: CtInfo::Invalid, direction: Direction::Original };
 }
 
 /// Counters, as `conntrack -S` names them.
@@ -191,18 +188,13 @@ impl Conntrack {
     /// Returns the live entry to which a packet with this tuple belongs.
     pub fn lookup(&self, now: SimTime, tuple: &Tuple) -> Option<(&Entry, Direction)> {
         let node = self.node(tuple)?;
-        let entry = self.slab[(node >> 1) as usize]
-            .entry
-            .as_ref()
-            .expect("nodes name entries");
+        let entry = self.slab[(node >> 1) as usize].entry.as_ref().expect("nodes name entries");
         (entry.deadline > now).then_some((entry, direction_of(node)))
     }
 
     pub(crate) fn get(&self, at: EntryRef) -> Option<&Entry> {
         let cell = &self.slab[at.index as usize];
-        cell.entry
-            .as_ref()
-            .filter(|_| cell.generation == at.generation)
+        cell.entry.as_ref().filter(|_| cell.generation == at.generation)
     }
 
     /// Returns whether a live entry has this tuple in some direction.
@@ -213,10 +205,7 @@ impl Conntrack {
     #[inline]
     fn node(&self, tuple: &Tuple) -> Option<u32> {
         let same = |node: &u32| {
-            let entry = self.slab[(node >> 1) as usize]
-                .entry
-                .as_ref()
-                .expect("nodes name entries");
+            let entry = self.slab[(node >> 1) as usize].entry.as_ref().expect("nodes name entries");
             entry.tuple(direction_of(*node)) == tuple
         };
         self.tuples.find(hash(tuple), same).copied()
@@ -227,10 +216,7 @@ impl Conntrack {
     fn find(&mut self, now: SimTime, tuple: &Tuple) -> Option<(u32, Direction)> {
         let node = self.node(tuple)?;
         let index = node >> 1;
-        let entry = self.slab[index as usize]
-            .entry
-            .as_ref()
-            .expect("nodes name entries");
+        let entry = self.slab[index as usize].entry.as_ref().expect("nodes name entries");
         if entry.deadline <= now {
             self.remove(index);
             return None;
@@ -271,15 +257,8 @@ impl Conntrack {
             self.stats.invalid += 1;
             return Track::INVALID;
         }
-        let holder = Holder::Table(EntryRef {
-            index,
-            generation: cell.generation,
-        });
-        Track {
-            holder,
-            info: CtInfo::Related,
-            direction,
-        }
+        let holder = Holder::Table(EntryRef { index, generation: cell.generation });
+        Track { holder, info: CtInfo::Related, direction }
     }
 
     /// Takes a packet of a known connection; `None` if the connection makes way for a new one.
@@ -310,10 +289,7 @@ impl Conntrack {
             }
             // Kernel: nf_conntrack_proto_udp.c, nf_conntrack_udp_packet
             (ProtocolState::Udp(stream_from), _) if seen_reply && now > *stream_from => {
-                Step::Refresh {
-                    timeout: sysctls.udp_timeout_stream,
-                    assured: true,
-                }
+                Step::Refresh { timeout: sysctls.udp_timeout_stream, assured: true }
             }
             (ProtocolState::Udp(_), _) => refresh(sysctls.udp_timeout),
             (ProtocolState::Icmp, _) => refresh(sysctls.icmp_timeout),
@@ -335,11 +311,7 @@ impl Conntrack {
                     entry.status.insert(Status::SEEN_REPLY);
                 }
                 *own = Some(entry);
-                return Some(Track {
-                    holder: Holder::Removed,
-                    info,
-                    direction,
-                });
+                return Some(Track { holder: Holder::Removed, info, direction });
             }
             Step::Ignore => {}
             Step::Refresh { timeout, assured } => {
@@ -353,11 +325,7 @@ impl Conntrack {
             entry.status.insert(Status::SEEN_REPLY);
         }
         let holder = Holder::Table(EntryRef { index, generation });
-        Some(Track {
-            holder,
-            info,
-            direction,
-        })
+        Some(Track { holder, info, direction })
     }
 
     /// Makes a tentative entry, unless no connection begins with such a packet.
@@ -383,11 +351,7 @@ impl Conntrack {
             masquerade_dev: None,
         });
         let holder = Holder::Tentative;
-        Ok(Track {
-            holder,
-            info: CtInfo::New,
-            direction: Direction::Original,
-        })
+        Ok(Track { holder, info: CtInfo::New, direction: Direction::Original })
     }
 
     fn open(&self, now: SimTime, packet: &Packet) -> Option<(ProtocolState, Duration)> {
@@ -466,10 +430,7 @@ impl Conntrack {
             self.sweep_len = (self.len * 2).max(Conntrack::SWEEP_LEN_MIN);
         }
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slab.push(Cell {
-                generation: 0,
-                entry: None,
-            });
+            self.slab.push(Cell { generation: 0, entry: None });
             self.slab.len() as u32 - 1
         });
         let hashes = [hash(&entry.original), hash(&entry.reply)];
@@ -481,8 +442,7 @@ impl Conntrack {
         let slab = &self.slab;
         for (direction, node_hash) in hashes.into_iter().enumerate() {
             let node = index << 1 | direction as u32;
-            self.tuples
-                .insert_unique(node_hash, node, |node| node_hash_of(slab, *node));
+            self.tuples.insert_unique(node_hash, node, |node| node_hash_of(slab, *node));
         }
         self.len += 1;
         self.stats.insert += 1;
@@ -545,18 +505,11 @@ impl Conntrack {
 }
 
 fn direction_of(node: u32) -> Direction {
-    if node & 1 == 0 {
-        Direction::Original
-    } else {
-        Direction::Reply
-    }
+    if node & 1 == 0 { Direction::Original } else { Direction::Reply }
 }
 
 fn node_hash_of(slab: &[Cell], node: u32) -> u64 {
-    let entry = slab[(node >> 1) as usize]
-        .entry
-        .as_ref()
-        .expect("nodes name entries");
+    let entry = slab[(node >> 1) as usize].entry.as_ref().expect("nodes name entries");
     hash(entry.tuple(direction_of(node)))
 }
 

@@ -153,19 +153,12 @@ impl TcpTrack {
             Kind::Syn => (TcpState::SynSent, sysctls.tcp_timeout_syn_sent),
             Kind::Ack if sysctls.tcp_loose => {
                 let timeout = sysctls.tcp_timeout_unacknowledged;
-                (
-                    TcpState::Established,
-                    timeout.min(sysctls.tcp_timeout_established),
-                )
+                (TcpState::Established, timeout.min(sysctls.tcp_timeout_established))
             }
             _ => return None,
         };
-        let track = TcpTrack {
-            state,
-            fin_seen: false,
-            reset_by_original: false,
-            syn_ignored: false,
-        };
+        let track =
+            TcpTrack { state, fin_seen: false, reset_by_original: false, syn_ignored: false };
         Some((track, timeout))
     }
 
@@ -273,12 +266,8 @@ mod tests {
     fn row(direction: Direction, flags: TcpFlags) -> String {
         let cells = STATES.map(|state| {
             let fin_seen = state == TcpState::TimeWait;
-            let mut track = TcpTrack {
-                state,
-                fin_seen,
-                reset_by_original: false,
-                syn_ignored: false,
-            };
+            let mut track =
+                TcpTrack { state, fin_seen, reset_by_original: false, syn_ignored: false };
             match track.segment(direction, flags, true, true, &Sysctls::default()) {
                 Step::Invalid => "IV",
                 Step::Ignore => ".",
@@ -318,29 +307,15 @@ mod tests {
     #[test]
     fn only_a_syn_or_a_bare_ack_opens() {
         let open = |flags, tcp_loose| {
-            let sysctls = Sysctls {
-                tcp_loose,
-                ..Sysctls::default()
-            };
+            let sysctls = Sysctls { tcp_loose, ..Sysctls::default() };
             TcpTrack::open(flags, &sysctls).map(|(track, life)| (track.state, life.as_secs()))
         };
         assert_eq!(open(TcpFlags::SYN, false), Some((TcpState::SynSent, 120)));
-        assert_eq!(
-            open(TcpFlags::ACK, true),
-            Some((TcpState::Established, 300))
-        );
+        assert_eq!(open(TcpFlags::ACK, true), Some((TcpState::Established, 300)));
         let pushed = TcpFlags::ACK | TcpFlags::PSH;
-        assert_eq!(
-            open(pushed, true),
-            Some((TcpState::Established, 300)),
-            "PSH does not count"
-        );
+        assert_eq!(open(pushed, true), Some((TcpState::Established, 300)), "PSH does not count");
         assert_eq!(open(TcpFlags::ACK, false), None);
-        for flags in [
-            TcpFlags::SYN_ACK,
-            TcpFlags::RST,
-            TcpFlags::FIN | TcpFlags::ACK,
-        ] {
+        for flags in [TcpFlags::SYN_ACK, TcpFlags::RST, TcpFlags::FIN | TcpFlags::ACK] {
             assert_eq!(open(flags, true), None, "{flags:?}");
         }
         let christmas = TcpFlags::SYN | TcpFlags::FIN;
@@ -356,11 +331,7 @@ mod tests {
         let _ = pass(Reply, TcpFlags::SYN_ACK);
         let _ = pass(Original, TcpFlags::ACK);
         let _ = pass(Reply, TcpFlags::RST);
-        assert_eq!(
-            pass(Original, TcpFlags::SYN),
-            Step::Ignore,
-            "the old mapping"
-        );
+        assert_eq!(pass(Original, TcpFlags::SYN), Step::Ignore, "the old mapping");
         let _ = pass(Reply, TcpFlags::SYN_ACK);
         assert_eq!(track.state, TcpState::SynRecv);
     }

@@ -24,10 +24,7 @@ fn pass(table: &mut Conntrack, now: SimTime, packet: &Packet) -> Result<CtInfo, 
 }
 
 fn life(table: &Conntrack, now: SimTime) -> Vec<u64> {
-    table
-        .entries(now)
-        .map(|entry| (entry.deadline() - now).as_secs())
-        .collect()
+    table.entries(now).map(|entry| (entry.deadline() - now).as_secs()).collect()
 }
 
 #[test]
@@ -43,19 +40,10 @@ fn udp_becomes_a_stream_two_seconds_after_its_first_packet() {
         (7, answer, CtInfo::Established, 120),
     ];
     for (second, packet, info, seconds) in steps {
-        assert_eq!(
-            pass(&mut table, at(second), &packet),
-            Ok(info),
-            "at {second}"
-        );
+        assert_eq!(pass(&mut table, at(second), &packet), Ok(info), "at {second}");
         assert_eq!(life(&table, at(second)), [seconds], "at {second}");
     }
-    let assured = table
-        .entries(at(7))
-        .next()
-        .unwrap()
-        .status()
-        .contains(Status::ASSURED);
+    let assured = table.entries(at(7)).next().unwrap().status().contains(Status::ASSURED);
     assert!(assured);
 }
 
@@ -94,43 +82,21 @@ fn memory_follows_the_live_entries() {
 
 #[test]
 fn a_full_table_drops_early_what_is_not_assured_and_then_refuses() {
-    let mut table = Conntrack::new(Sysctls {
-        max: 4,
-        ..Sysctls::default()
-    });
+    let mut table = Conntrack::new(Sysctls { max: 4, ..Sysctls::default() });
     let syn = |port| tcp((CLIENT, port), (VIP, 80), TcpFlags::SYN);
     for port in 1..=5 {
         pass(&mut table, at(0), &syn(port)).unwrap();
     }
     assert_eq!((table.len(), table.stats().early_drop), (4, 1));
-    let ports: Vec<u16> = table
-        .entries(at(0))
-        .map(|entry| entry.original.src_part)
-        .collect();
+    let ports: Vec<u16> = table.entries(at(0)).map(|entry| entry.original.src_part).collect();
     for port in ports {
-        pass(
-            &mut table,
-            at(0),
-            &tcp((VIP, 80), (CLIENT, port), TcpFlags::SYN_ACK),
-        )
-        .unwrap();
-        pass(
-            &mut table,
-            at(0),
-            &tcp((CLIENT, port), (VIP, 80), TcpFlags::ACK),
-        )
-        .unwrap();
+        pass(&mut table, at(0), &tcp((VIP, 80), (CLIENT, port), TcpFlags::SYN_ACK)).unwrap();
+        pass(&mut table, at(0), &tcp((CLIENT, port), (VIP, 80), TcpFlags::ACK)).unwrap();
     }
     let mut own = None;
-    assert!(
-        table.track(at(0), &syn(9), &mut own).is_err(),
-        "all are assured"
-    );
+    assert!(table.track(at(0), &syn(9), &mut own).is_err(), "all are assured");
     assert_eq!(table.stats().drop, 1);
-    assert_eq!(
-        table.track(at(432_001), &syn(9), &mut own).unwrap().info,
-        CtInfo::New
-    );
+    assert_eq!(table.track(at(432_001), &syn(9), &mut own).unwrap().info, CtInfo::New);
 }
 
 #[test]
@@ -139,10 +105,7 @@ fn deleting_lets_the_next_packet_be_new() {
     let (query, answer) = (udp((CLIENT, 9), (VIP, 53)), udp((VIP, 53), (CLIENT, 9)));
     pass(&mut table, at(0), &query).unwrap();
     pass(&mut table, at(0), &answer).unwrap();
-    assert_eq!(
-        table.delete(at(0), |entry| entry.original.dst_part == 53),
-        1
-    );
+    assert_eq!(table.delete(at(0), |entry| entry.original.dst_part == 53), 1);
     assert_eq!(pass(&mut table, at(0), &query), Ok(CtInfo::New));
 }
 
@@ -178,42 +141,21 @@ fn a_source_port_changes_only_on_a_clash_or_by_wish() {
     let mut table = Conntrack::new(Sysctls::default());
     let ports = masquerade(&mut table, 2, &to_node);
     assert_eq!(ports[0], Ok(5000));
-    assert!(
-        matches!(ports[1], Ok(1024..)) && ports[1] != ports[0],
-        "{ports:?}"
-    );
-    let fully = NatFlags {
-        random_fully: true,
-        ..NatFlags::default()
-    };
-    let ports = masquerade(
-        &mut Conntrack::new(Sysctls::default()),
-        1,
-        &to_node.with_flags(fully),
-    );
-    assert!(
-        matches!(ports[0], Ok(1024..)) && ports[0] != Ok(5000),
-        "{ports:?}"
-    );
+    assert!(matches!(ports[1], Ok(1024..)) && ports[1] != ports[0], "{ports:?}");
+    let fully = NatFlags { random_fully: true, ..NatFlags::default() };
+    let ports = masquerade(&mut Conntrack::new(Sysctls::default()), 1, &to_node.with_flags(fully));
+    assert!(matches!(ports[0], Ok(1024..)) && ports[0] != Ok(5000), "{ports:?}");
 }
 
 #[test]
 fn the_third_client_of_two_ports_is_dropped_at_confirm() {
-    let range = NatRange {
-        ports: Some((7000, 7001)),
-        ..NatRange::address(NODE.into())
-    };
+    let range = NatRange { ports: Some((7000, 7001)), ..NatRange::address(NODE.into()) };
     let mut table = Conntrack::new(Sysctls::default());
     let ports = masquerade(&mut table, 3, &range);
     let mut got: Vec<u16> = ports.iter().flatten().copied().collect();
     got.sort_unstable();
     assert_eq!((got, ports[2]), (vec![7000, 7001], Err(Clash)));
-    let Stats {
-        insert_failed,
-        drop,
-        insert,
-        ..
-    } = *table.stats();
+    let Stats { insert_failed, drop, insert, .. } = *table.stats();
     assert_eq!((insert_failed, drop, insert), (1, 1, 2));
 }
 
@@ -221,33 +163,18 @@ fn the_third_client_of_two_ports_is_dropped_at_confirm() {
 fn a_dnat_range_takes_the_first_free_port_and_one_address_per_client() {
     let addresses =
         crate::rule::NatAddresses::V4(Ipv4Addr::new(10, 244, 2, 1), Ipv4Addr::new(10, 244, 2, 8));
-    let range = NatRange {
-        addresses,
-        ports: Some((90, 99)),
-        ..NatRange::keep()
-    };
+    let range = NatRange { addresses, ports: Some((90, 99)), ..NatRange::keep() };
     let mut table = Conntrack::new(Sysctls::default());
     let mut draw = || panic!("a destination port is not drawn");
     let mut chosen = std::collections::BTreeSet::new();
     for port in 1..20 {
         let mut entry = tentative(&mut table, &tcp((CLIENT, port), (VIP, 80), TcpFlags::SYN));
-        nat::set_up(
-            &mut table,
-            at(0),
-            &mut entry,
-            Side::Destination,
-            &range,
-            &mut draw,
-        );
+        nat::set_up(&mut table, at(0), &mut entry, Side::Destination, &range, &mut draw);
         assert_eq!(entry.reply.src_part, 90);
         chosen.insert(entry.reply.src());
         table.confirm(at(0), &mut Some(entry)).unwrap();
     }
-    assert_eq!(
-        chosen.len(),
-        1,
-        "the same client always gets the same address"
-    );
+    assert_eq!(chosen.len(), 1, "the same client always gets the same address");
 }
 
 fn flow() -> impl Strategy<Value = (u8, u16, u8, u16, bool)> {

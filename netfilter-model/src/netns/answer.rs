@@ -19,12 +19,8 @@ impl Netns {
         env: &mut Env<'_, H, R, D>,
     ) -> Option<Answer> {
         let about = &rejected.packet;
-        let query = RouteQuery {
-            dst: about.tuple.src(),
-            src: about.tuple.dst(),
-            mark: 0,
-            in_dev: None,
-        };
+        let query =
+            RouteQuery { dst: about.tuple.src(), src: about.tuple.dst(), mark: 0, in_dev: None };
         let route = env.host.route(query);
         let packet = match with {
             RejectWith::TcpReset => reset(about)?,
@@ -55,11 +51,7 @@ fn attached(track: Track) -> Option<Track> {
         return None;
     }
     let direction = track.direction.other();
-    Some(Track {
-        holder: track.holder,
-        info: CtInfo::Related,
-        direction,
-    })
+    Some(Track { holder: track.holder, info: CtInfo::Related, direction })
 }
 
 /// Returns the segment that resets a connection; a reset is not answered with one.
@@ -69,11 +61,8 @@ fn reset(about: &Packet) -> Option<Packet> {
         return None;
     }
     // An acknowledged segment is reset at its acknowledgement number, without ACK.
-    let answer = if flags.contains(TcpFlags::ACK) {
-        TcpFlags::RST
-    } else {
-        TcpFlags::RST | TcpFlags::ACK
-    };
+    let answer =
+        if flags.contains(TcpFlags::ACK) { TcpFlags::RST } else { TcpFlags::RST | TcpFlags::ACK };
     Some(Packet::tcp(about.id, about.tuple.reply(), answer))
 }
 

@@ -42,12 +42,7 @@ struct Bucket {
 impl IcmpLimit {
     pub(super) fn new() -> IcmpLimit {
         let (credit, filled) = (ALL_BURST, SimTime::ZERO);
-        IcmpLimit {
-            peers: BTreeMap::new(),
-            sweep_len: 64,
-            credit,
-            filled,
-        }
+        IcmpLimit { peers: BTreeMap::new(), sweep_len: 64, credit, filled }
     }
 
     /// Returns whether an error may be sent now, and counts it.
@@ -76,14 +71,10 @@ impl IcmpLimit {
     fn allow_peer(&mut self, now: SimTime, to: IpAddr) -> bool {
         let full = RATE * BURST;
         if self.peers.len() >= self.sweep_len {
-            self.peers
-                .retain(|_, bucket| bucket.tokens + (now - bucket.filled) < full);
+            self.peers.retain(|_, bucket| bucket.tokens + (now - bucket.filled) < full);
             self.sweep_len = (2 * self.peers.len()).max(64);
         }
-        let bucket = self.peers.entry(to).or_insert(Bucket {
-            tokens: full,
-            filled: now,
-        });
+        let bucket = self.peers.entry(to).or_insert(Bucket { tokens: full, filled: now });
         bucket.tokens = (bucket.tokens + (now - bucket.filled)).min(full);
         bucket.filled = now;
         match bucket.tokens.checked_sub(RATE) {
@@ -110,13 +101,9 @@ mod tests {
     fn six_at_once_then_one_per_second() {
         let mut limit = IcmpLimit::new();
         let kind = IcmpError::PortUnreachable;
-        let sent = (0..12)
-            .filter(|_| limit.allow(at_ms(5), to(1), kind))
-            .count();
+        let sent = (0..12).filter(|_| limit.allow(at_ms(5), to(1), kind)).count();
         assert_eq!(sent, 6);
-        let later = (1..=40)
-            .filter(|i| limit.allow(at_ms(5 + i * 100), to(1), kind))
-            .count();
+        let later = (1..=40).filter(|i| limit.allow(at_ms(5 + i * 100), to(1), kind)).count();
         assert_eq!(later, 4);
         assert!(limit.allow(at_ms(5000), to(2), kind), "another destination");
         assert!(limit.allow(at_ms(5000), to(1), IcmpError::FragmentationNeeded));
@@ -126,13 +113,9 @@ mod tests {
     fn fifty_at_once_to_all() {
         let mut limit = IcmpLimit::new();
         let kind = IcmpError::HostUnreachable;
-        let sent = (0..100)
-            .filter(|i| limit.allow(at_ms(0), to(*i), kind))
-            .count();
+        let sent = (0..100).filter(|i| limit.allow(at_ms(0), to(*i), kind)).count();
         assert_eq!(sent, 50);
-        let sent = (0..100)
-            .filter(|i| limit.allow(at_ms(20), to(*i), kind))
-            .count();
+        let sent = (0..100).filter(|i| limit.allow(at_ms(20), to(*i), kind)).count();
         assert_eq!(sent, 20, "1000 per second");
     }
 

@@ -58,6 +58,8 @@ pub struct Drop {
     pub hook: Hook,
     /// Why.
     pub reason: DropReason,
+    /// What connection tracking said about it.
+    pub ct: Option<(CtInfo, Direction)>,
     /// The nat rule that chose its connection's destination.
     pub dnat: Option<RuleRef>,
     /// How many rules a linear walk looks at.
@@ -67,8 +69,10 @@ pub struct Drop {
 /// Why a packet got no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// A rule dropped or rejected it.
+    /// A DROP rule.
     Rule(RuleRef),
+    /// A REJECT rule. Whether the sender was told is another matter: answers are limited.
+    Reject(RuleRef),
     /// The policy of the table's chain at the hook dropped it.
     Policy(Table),
     /// MASQUERADE or REDIRECT found no address on the device.
@@ -148,7 +152,9 @@ impl DropReason {
     /// Returns the rule, if a rule is the reason.
     pub fn rule(&self) -> Option<RuleRef> {
         match self {
-            DropReason::Rule(rule) | DropReason::NoAddress(rule) => Some(*rule),
+            DropReason::Rule(rule) | DropReason::Reject(rule) | DropReason::NoAddress(rule) => {
+                Some(*rule)
+            }
             _ => None,
         }
     }

@@ -48,14 +48,8 @@ impl Netns {
         if flight.track.is_some() || !env.rules.tracks() {
             return Ok(());
         }
-        let track = self
-            .conntrack
-            .track(env.now, &flight.packet, &mut flight.entry);
-        let full = |_| Stop {
-            hook,
-            reason: DropReason::TableFull,
-            tell: None,
-        };
+        let track = self.conntrack.track(env.now, &flight.packet, &mut flight.entry);
+        let full = |_| Stop { hook, reason: DropReason::TableFull, tell: None };
         flight.track = Some(track.map_err(full)?);
         Ok(())
     }
@@ -73,11 +67,7 @@ impl Netns {
         if track.holder != Holder::Tentative || track.direction != Direction::Original {
             return Ok(());
         }
-        let clash = |_| Stop {
-            hook,
-            reason: DropReason::Clash,
-            tell: None,
-        };
+        let clash = |_| Stop { hook, reason: DropReason::Clash, tell: None };
         let confirmed = self.conntrack.confirm(env.now, &mut flight.entry);
         track.holder = Holder::Table(confirmed.map_err(clash)?);
         Ok(())
@@ -99,22 +89,19 @@ impl Netns {
         }
         let (mark, dst) = (flight.packet.mark, flight.packet.tuple.dst());
         let Traversal { verdict, rule, .. } = self.walk(table, chain, hook, flight, env);
-        let reason = rule.map_or(DropReason::Policy(table), DropReason::Rule);
+        let by = if matches!(verdict, Verdict::Reject(_)) {
+            DropReason::Reject
+        } else {
+            DropReason::Rule
+        };
+        let reason = rule.map_or(DropReason::Policy(table), by);
         match verdict {
             Verdict::Accept => {}
             Verdict::Drop => {
-                return Err(Stop {
-                    hook,
-                    reason,
-                    tell: None,
-                });
+                return Err(Stop { hook, reason, tell: None });
             }
             Verdict::Reject(with) => {
-                return Err(Stop {
-                    hook,
-                    reason,
-                    tell: Some(with),
-                });
+                return Err(Stop { hook, reason, tell: Some(with) });
             }
             Verdict::Nat(nat) => unreachable!("{nat:?} in table {table}"),
         }
@@ -136,9 +123,8 @@ impl Netns {
         env: &mut Env<'_, H, R, D>,
     ) -> Traversal {
         let track = flight.track.as_ref();
-        let ct_state = track.map_or(CtStates::INVALID, |track| {
-            track.states(&self.conntrack, &flight.entry)
-        });
+        let ct_state =
+            track.map_or(CtStates::INVALID, |track| track.states(&self.conntrack, &flight.entry));
         let mut cx = Context {
             host: env.host,
             draws: &mut *env.draws,
@@ -190,18 +176,12 @@ impl Netns {
         };
         if hook == Hook::Postrouting
             && track.direction == Direction::Original
-            && entry
-                .masquerade_dev
-                .is_some_and(|dev| Some(dev) != flight.out.map(|out| out.0))
+            && entry.masquerade_dev.is_some_and(|dev| Some(dev) != flight.out.map(|out| out.0))
         {
             if let Holder::Table(at) = track.holder {
                 self.conntrack.kill(at);
             }
-            return Err(Stop {
-                hook,
-                reason: DropReason::DeviceChanged,
-                tell: None,
-            });
+            return Err(Stop { hook, reason: DropReason::DeviceChanged, tell: None });
         }
         nat::translate(entry, track.direction, side, &mut flight.packet);
         Ok(())
@@ -221,21 +201,13 @@ impl Netns {
             Traversal { verdict, rule, .. } = self.walk(Table::Nat, chain, hook, flight, env);
         }
         let Verdict::Nat(nat) = verdict else {
-            assert_eq!(
-                verdict,
-                Verdict::Accept,
-                "only translation is decided in table nat"
-            );
+            assert_eq!(verdict, Verdict::Accept, "only translation is decided in table nat");
             self.set_up(hook.nat_side(), None, flight, env);
             return Ok(());
         };
         let rule = rule.expect("a rule translates");
         let Some(range) = concrete_range(&nat, hook, flight, env.host) else {
-            return Err(Stop {
-                hook,
-                reason: DropReason::NoAddress(rule),
-                tell: None,
-            });
+            return Err(Stop { hook, reason: DropReason::NoAddress(rule), tell: None });
         };
         let out = flight.out;
         self.set_up(hook.nat_side(), Some(&range), flight, env);
@@ -261,10 +233,7 @@ impl Netns {
             *ordinal += 1;
             draws.draw(*ordinal - 1)
         };
-        let entry = flight
-            .entry
-            .as_mut()
-            .expect("only a tentative connection is decided");
+        let entry = flight.entry.as_mut().expect("only a tentative connection is decided");
         match range {
             Some(range) => {
                 nat::set_up(&mut self.conntrack, env.now, entry, side, range, &mut draw);
@@ -293,11 +262,7 @@ fn concrete_range<H: Host>(nat: &Nat, hook: Hook, flight: &Flight, host: &H) -> 
         }
     };
     let NatRange { ports, flags, .. } = *nat.range();
-    Some(NatRange {
-        ports,
-        flags,
-        ..NatRange::address(address)
-    })
+    Some(NatRange { ports, flags, ..NatRange::address(address) })
 }
 
 /// Routes a packet made here again, since OUTPUT has changed where it goes. Its source stays.

@@ -18,13 +18,7 @@ struct Bench {
 
 impl Bench {
     fn new(rules: Ruleset) -> Bench {
-        Bench {
-            netns: Netns::default(),
-            node: Node::default(),
-            rules,
-            now: 0,
-            drawn: 0,
-        }
+        Bench { netns: Netns::default(), node: Node::default(), rules, now: 0, drawn: 0 }
     }
 
     fn receive(&mut self, packet: Packet, in_dev: DeviceId) -> Outcome {
@@ -39,12 +33,7 @@ impl Bench {
 
     fn send(&mut self, packet: Packet) -> Outcome {
         let (src, dst) = (packet.tuple.src(), packet.tuple.dst());
-        let route = self.node.route(RouteQuery {
-            dst,
-            src,
-            mark: 0,
-            in_dev: None,
-        });
+        let route = self.node.route(RouteQuery { dst, src, mark: 0, in_dev: None });
         let drawn = &mut self.drawn;
         let mut draws = |_| {
             *drawn += 1;
@@ -55,10 +44,7 @@ impl Bench {
     }
 
     fn entries(&self) -> usize {
-        self.netns
-            .conntrack
-            .entries(SimTime::from_nanos(self.now * 1_000_000_000))
-            .count()
+        self.netns.conntrack.entries(SimTime::from_nanos(self.now * 1_000_000_000)).count()
     }
 
     /// Receives a packet that must leave again.
@@ -99,12 +85,7 @@ fn proxy() -> Proxy {
     proxy.service(Protocol::TCP, VIP, 80, &[(REMOTE_POD, 8080)]);
     proxy.service(Protocol::TCP, OTHER_VIP, 80, &[(REMOTE_POD, 8080)]);
     proxy.service(Protocol::TCP, EMPTY_VIP, 80, &[]);
-    proxy.service(
-        Protocol::UDP,
-        VIP,
-        53,
-        &[(REMOTE_POD, 5353), (LOCAL_POD, 5353)],
-    );
+    proxy.service(Protocol::UDP, VIP, 53, &[(REMOTE_POD, 5353), (LOCAL_POD, 5353)]);
     proxy
 }
 
@@ -121,16 +102,10 @@ fn a_connection_through_a_service_and_back() {
     let mut bench = Bench::new(proxy().build());
     let out = bench.pass(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0);
     assert_eq!(tuple(&out.packet), "tcp 10.244.1.2:1000 > 10.244.2.7:8080");
-    assert_eq!(
-        (out.dev, out.next_hop, out.packet.ttl),
-        (ETH0, GATEWAY.into(), 63)
-    );
+    assert_eq!((out.dev, out.next_hop, out.packet.ttl), (ETH0, GATEWAY.into(), 63));
     assert_eq!(out.ct, Some((CtInfo::New, Direction::Original)));
     assert!(out.dnat.is_some());
-    let back = bench.pass(
-        tcp((REMOTE_POD, 8080), (CLIENT, 1000), TcpFlags::SYN_ACK),
-        ETH0,
-    );
+    let back = bench.pass(tcp((REMOTE_POD, 8080), (CLIENT, 1000), TcpFlags::SYN_ACK), ETH0);
     assert_eq!(tuple(&back.packet), "tcp 10.96.0.10:80 > 10.244.1.2:1000");
     assert_eq!(back.dev, CNI0);
     let ack = bench.pass(tcp((CLIENT, 1000), (VIP, 80), ACK), CNI0);
@@ -146,24 +121,12 @@ fn filter_sees_the_backend_on_the_way_there_and_back() {
     let mut proxy = proxy();
     let forward = proxy.rules.builtin(Table::Filter, Hook::Forward);
     let vip_seen = |r: crate::rule::Rule| r.then(Target::Drop);
-    proxy.rules.append(
-        Table::Filter,
-        forward,
-        vip_seen(rule().destination(host(VIP))),
-    );
-    proxy
-        .rules
-        .append(Table::Filter, forward, vip_seen(rule().source(host(VIP))));
-    let seen = rule()
-        .destination(host(REMOTE_POD))
-        .protocol(Protocol::TCP)
-        .then(Target::Drop);
+    proxy.rules.append(Table::Filter, forward, vip_seen(rule().destination(host(VIP))));
+    proxy.rules.append(Table::Filter, forward, vip_seen(rule().source(host(VIP))));
+    let seen = rule().destination(host(REMOTE_POD)).protocol(Protocol::TCP).then(Target::Drop);
     let mut bench = Bench::new(proxy.build());
     let _ = bench.pass(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0);
-    let _ = bench.pass(
-        tcp((REMOTE_POD, 8080), (CLIENT, 1000), TcpFlags::SYN_ACK),
-        ETH0,
-    );
+    let _ = bench.pass(tcp((REMOTE_POD, 8080), (CLIENT, 1000), TcpFlags::SYN_ACK), ETH0);
     let mut proxy = self::proxy();
     let forward = proxy.rules.builtin(Table::Filter, Hook::Forward);
     proxy.rules.append(Table::Filter, forward, seen);
@@ -179,17 +142,8 @@ fn nat_is_asked_for_the_first_packet_only() {
     let first = bench.pass(udp((CLIENT, 4444), (VIP, 53)), CNI0);
     let second = bench.pass(udp((CLIENT, 4444), (VIP, 53)), CNI0);
     assert_eq!(first.packet.tuple, second.packet.tuple);
-    assert_eq!(
-        second.ct,
-        Some((CtInfo::New, Direction::Original)),
-        "still no answer"
-    );
-    assert!(
-        second.evaluated < first.evaluated,
-        "{} {}",
-        second.evaluated,
-        first.evaluated
-    );
+    assert_eq!(second.ct, Some((CtInfo::New, Direction::Original)), "still no answer");
+    assert!(second.evaluated < first.evaluated, "{} {}", second.evaluated, first.evaluated);
     assert_eq!(bench.drawn, 1);
 }
 
@@ -201,15 +155,9 @@ fn a_change_of_rules_moves_no_entry() {
     changed.service(Protocol::TCP, VIP, 80, &[(LOCAL_POD, 9090)]);
     bench.rules = changed.build();
     let again = bench.pass(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0);
-    assert_eq!(
-        again.packet.tuple, first.packet.tuple,
-        "a retransmitted SYN keeps its backend"
-    );
+    assert_eq!(again.packet.tuple, first.packet.tuple, "a retransmitted SYN keeps its backend");
     let other = bench.pass(tcp((CLIENT, 1001), (VIP, 80), SYN), CNI0);
-    assert_eq!(
-        tuple(&other.packet),
-        "tcp 10.244.1.2:1001 > 10.244.1.3:9090"
-    );
+    assert_eq!(tuple(&other.packet), "tcp 10.244.1.2:1001 > 10.244.1.3:9090");
 }
 
 #[test]
@@ -251,28 +199,13 @@ fn hairpin_is_masqueraded_behind_the_bridge() {
     let mut proxy = Proxy::new();
     proxy.service(Protocol::TCP, VIP, 80, &[(CLIENT, 8080)]);
     let mut bench = Bench::new(proxy.build());
-    bench.node.routes.push((
-        host(CLIENT),
-        Route::Bridged {
-            dev: CNI0,
-            next_hop: CLIENT.into(),
-        },
-    ));
+    bench.node.routes.push((host(CLIENT), Route::Bridged { dev: CNI0, next_hop: CLIENT.into() }));
     let out = bench.pass(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0);
-    assert_eq!(
-        (out.packet.tuple.src(), out.packet.tuple.dst()),
-        (BRIDGE.into(), CLIENT.into())
-    );
+    assert_eq!((out.packet.tuple.src(), out.packet.tuple.dst()), (BRIDGE.into(), CLIENT.into()));
     assert_eq!(out.packet.ttl, 64, "a bridged frame keeps its hops");
     assert_eq!(out.packet.mark & MASQ, 0, "the mark is taken back");
-    let back = bench.pass(
-        tcp(
-            (CLIENT, 8080),
-            (BRIDGE, out.packet.tuple.src_part),
-            TcpFlags::SYN_ACK,
-        ),
-        CNI0,
-    );
+    let back = bench
+        .pass(tcp((CLIENT, 8080), (BRIDGE, out.packet.tuple.src_part), TcpFlags::SYN_ACK), CNI0);
     assert_eq!(tuple(&back.packet), "tcp 10.96.0.10:80 > 10.244.1.2:1000");
 }
 
@@ -285,10 +218,7 @@ fn one_client_port_to_two_vips_with_one_backend_gets_another_source_port() {
     assert_eq!(one.packet.tuple.src_part, 1000);
     let port = two.packet.tuple.src_part;
     assert!(port != 1000 && (600..1024).contains(&port), "{port}");
-    let back = bench.pass(
-        tcp((REMOTE_POD, 8080), (CLIENT, port), TcpFlags::SYN_ACK),
-        ETH0,
-    );
+    let back = bench.pass(tcp((REMOTE_POD, 8080), (CLIENT, port), TcpFlags::SYN_ACK), ETH0);
     assert_eq!(tuple(&back.packet), "tcp 10.96.0.11:80 > 10.244.1.2:1000");
 }
 
@@ -297,23 +227,11 @@ fn a_service_without_endpoints_answers_from_the_node() {
     let mut bench = Bench::new(proxy().build());
     let Rejection { drop, answer } =
         rejected(bench.receive(tcp((CLIENT, 1000), (EMPTY_VIP, 80), SYN), CNI0));
-    let DropReason::Rule(rule) = drop.reason else {
-        panic!("{:?}", drop.reason)
-    };
-    assert_eq!(
-        (rule.table, rule.number, drop.hook),
-        (Table::Filter, 1, Hook::Forward)
-    );
-    let Answer::Sent(answer) = answer else {
-        panic!("{answer:?}")
-    };
-    assert_eq!(
-        (answer.packet.tuple.src(), answer.dev),
-        (BRIDGE.into(), CNI0)
-    );
-    let L4::IcmpError { kind, quote } = answer.packet.l4 else {
-        panic!("{:?}", answer.packet)
-    };
+    let DropReason::Reject(rule) = drop.reason else { panic!("{:?}", drop.reason) };
+    assert_eq!((rule.table, rule.number, drop.hook), (Table::Filter, 1, Hook::Forward));
+    let Answer::Sent(answer) = answer else { panic!("{answer:?}") };
+    assert_eq!((answer.packet.tuple.src(), answer.dev), (BRIDGE.into(), CNI0));
+    let L4::IcmpError { kind, quote } = answer.packet.l4 else { panic!("{:?}", answer.packet) };
     assert_eq!(kind, IcmpError::PortUnreachable);
     assert_eq!(format!("{quote:?}"), "tcp 10.244.1.2:1000 > 10.96.0.12:80");
     assert_eq!(bench.entries(), 0);
@@ -324,13 +242,8 @@ fn a_service_without_endpoints_answers_from_the_node() {
 fn a_reject_in_output_is_told_to_the_local_socket() {
     let mut bench = Bench::new(proxy().build());
     let Rejection { answer, .. } = rejected(bench.send(tcp((NODE, 1000), (EMPTY_VIP, 80), SYN)));
-    let Answer::Local(answer) = answer else {
-        panic!("{answer:?}")
-    };
-    assert_eq!(
-        (answer.packet.tuple.dst(), answer.in_dev),
-        (NODE.into(), LO)
-    );
+    let Answer::Local(answer) = answer else { panic!("{answer:?}") };
+    assert_eq!((answer.packet.tuple.dst(), answer.in_dev), (NODE.into(), LO));
 }
 
 #[test]
@@ -343,9 +256,7 @@ fn tcp_reset_comes_from_the_packets_destination_translated_back() {
     let mut bench = Bench::new(proxy.build());
     let Rejection { answer, .. } =
         rejected(bench.receive(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0));
-    let Answer::Sent(answer) = answer else {
-        panic!("{answer:?}")
-    };
+    let Answer::Sent(answer) = answer else { panic!("{answer:?}") };
     assert_eq!(tuple(&answer.packet), "tcp 10.96.0.10:80 > 10.244.1.2:1000");
     assert_eq!(answer.packet.tcp_flags(), Some(RST | ACK));
     assert_eq!(bench.entries(), 0);
@@ -354,10 +265,7 @@ fn tcp_reset_comes_from_the_packets_destination_translated_back() {
 #[test]
 fn errors_are_not_answered_with_errors() {
     let mut bench = Bench::new(Proxy::new().build());
-    bench
-        .node
-        .routes
-        .push((host(REMOTE_POD), Route::Unreachable));
+    bench.node.routes.push((host(REMOTE_POD), Route::Unreachable));
     let about = tcp((REMOTE_POD, 8080), (CLIENT, 1000), ACK);
     let error = Packet::icmp_error(&about, IcmpError::HostUnreachable, CLIENT.into());
     let drop = dropped(bench.receive(error, CNI0));
@@ -369,19 +277,10 @@ fn an_error_from_the_backends_node_arrives_as_from_the_vip() {
     let mut bench = Bench::new(proxy().build());
     let out = bench.pass(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0);
     let backends_node = Ipv4Addr::new(192, 168, 0, 2);
-    let error = Packet::icmp_error(
-        &out.packet,
-        IcmpError::HostUnreachable,
-        backends_node.into(),
-    );
+    let error = Packet::icmp_error(&out.packet, IcmpError::HostUnreachable, backends_node.into());
     let back = bench.pass(error, ETH0);
-    assert_eq!(
-        (back.packet.tuple.src(), back.packet.tuple.dst()),
-        (VIP.into(), CLIENT.into())
-    );
-    let L4::IcmpError { quote, .. } = back.packet.l4 else {
-        panic!("{:?}", back.packet)
-    };
+    assert_eq!((back.packet.tuple.src(), back.packet.tuple.dst()), (VIP.into(), CLIENT.into()));
+    let L4::IcmpError { quote, .. } = back.packet.l4 else { panic!("{:?}", back.packet) };
     assert_eq!(format!("{quote:?}"), "tcp 10.244.1.2:1000 > 10.96.0.10:80");
     assert_eq!(back.ct, Some((CtInfo::Related, Direction::Reply)));
     bench.now = 120;
@@ -402,13 +301,8 @@ fn an_error_about_a_masqueraded_packet_finds_its_client() {
     assert_eq!(out.packet.tuple.src(), IpAddr::from(NODE));
     let error = Packet::icmp_error(&out.packet, IcmpError::HostUnreachable, GATEWAY.into());
     let back = bench.pass(error, ETH0);
-    assert_eq!(
-        (back.packet.tuple.src(), back.packet.tuple.dst()),
-        (VIP.into(), CLIENT.into())
-    );
-    let L4::IcmpError { quote, .. } = back.packet.l4 else {
-        panic!("{:?}", back.packet)
-    };
+    assert_eq!((back.packet.tuple.src(), back.packet.tuple.dst()), (VIP.into(), CLIENT.into()));
+    let L4::IcmpError { quote, .. } = back.packet.l4 else { panic!("{:?}", back.packet) };
     assert_eq!(format!("{quote:?}"), "tcp 10.244.1.2:1000 > 10.96.0.10:80");
 }
 
@@ -420,42 +314,26 @@ fn a_dead_neighbour_is_told_to_the_client() {
     let out = bench.pass(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0);
     let mut draws = |_| 0;
     let mut env = env(3, &bench.node, &bench.rules, &mut draws);
-    let answer = bench
-        .netns
-        .send_error(&out.packet, IcmpError::HostUnreachable, &mut env);
-    let Some(Answer::Sent(answer)) = answer else {
-        panic!("{answer:?}")
-    };
+    let answer = bench.netns.send_error(&out.packet, IcmpError::HostUnreachable, &mut env);
+    let Some(Answer::Sent(answer)) = answer else { panic!("{answer:?}") };
     assert_eq!((answer.packet.tuple.src(), answer.dev), (VIP.into(), CNI0));
-    let L4::IcmpError { quote, .. } = answer.packet.l4 else {
-        panic!("{:?}", answer.packet)
-    };
+    let L4::IcmpError { quote, .. } = answer.packet.l4 else { panic!("{:?}", answer.packet) };
     assert_eq!(format!("{quote:?}"), "tcp 10.244.1.2:1000 > 10.96.0.10:80");
 }
 
 #[test]
 fn an_unreachable_route_is_told_and_a_last_hop_too() {
     let mut bench = Bench::new(proxy().build());
-    bench
-        .node
-        .routes
-        .push((host(REMOTE_POD), Route::Unreachable));
+    bench.node.routes.push((host(REMOTE_POD), Route::Unreachable));
     let Rejection { drop, answer } =
         rejected(bench.receive(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0));
     assert_eq!(drop.reason, DropReason::Unreachable);
-    let Answer::Sent(answer) = answer else {
-        panic!("{answer:?}")
-    };
-    let L4::IcmpError { kind, quote } = answer.packet.l4 else {
-        panic!("{:?}", answer.packet)
-    };
+    let Answer::Sent(answer) = answer else { panic!("{answer:?}") };
+    let L4::IcmpError { kind, quote } = answer.packet.l4 else { panic!("{:?}", answer.packet) };
     assert_eq!(kind, IcmpError::HostUnreachable);
     assert_eq!(format!("{quote:?}"), "tcp 10.244.1.2:1000 > 10.96.0.10:80");
     assert_eq!(bench.entries(), 0);
-    let last_hop = Packet {
-        ttl: 1,
-        ..tcp((CLIENT, 1000), (OTHER_VIP, 81), SYN)
-    };
+    let last_hop = Packet { ttl: 1, ..tcp((CLIENT, 1000), (OTHER_VIP, 81), SYN) };
     let Rejection { drop, .. } = rejected(bench.receive(last_hop, CNI0));
     assert_eq!(drop.reason, DropReason::TtlExpired);
 }
@@ -463,46 +341,34 @@ fn an_unreachable_route_is_told_and_a_last_hop_too() {
 #[test]
 fn a_host_process_keeps_the_source_of_its_first_route() {
     let mut bench = Bench::new(proxy().build());
-    bench.node.routes.push((
-        host(REMOTE_POD),
-        Route::Forward {
-            dev: CNI0,
-            next_hop: REMOTE_POD.into(),
-        },
-    ));
+    bench
+        .node
+        .routes
+        .push((host(REMOTE_POD), Route::Forward { dev: CNI0, next_hop: REMOTE_POD.into() }));
     let out = sent(bench.send(tcp((NODE, 1000), (VIP, 80), SYN)));
     assert_eq!(tuple(&out.packet), "tcp 192.168.0.1:1000 > 10.244.2.7:8080");
     assert_eq!(out.dev, CNI0, "routed again");
     assert_eq!(out.packet.ttl, 64);
-    let back = bench.receive(
-        tcp((REMOTE_POD, 8080), (NODE, 1000), TcpFlags::SYN_ACK),
-        CNI0,
-    );
-    let Outcome::Local(back) = back else {
-        panic!("{back:?}")
-    };
+    let back = bench.receive(tcp((REMOTE_POD, 8080), (NODE, 1000), TcpFlags::SYN_ACK), CNI0);
+    let Outcome::Local(back) = back else { panic!("{back:?}") };
     assert_eq!(tuple(&back.packet), "tcp 10.96.0.10:80 > 192.168.0.1:1000");
 }
 
 #[test]
 fn output_sees_the_old_device_and_postrouting_the_new_one() {
     let mut proxy = proxy();
-    for (table, hook, dev) in [
-        (Table::Filter, Hook::Output, "cni0"),
-        (Table::Mangle, Hook::Postrouting, "eth0"),
-    ] {
+    for (table, hook, dev) in
+        [(Table::Filter, Hook::Output, "cni0"), (Table::Mangle, Hook::Postrouting, "eth0")]
+    {
         let builtin = proxy.rules.builtin(table, hook);
         let wrong = rule().out_device(dev).unwrap().then(Target::Drop);
         proxy.rules.append(table, builtin, wrong);
     }
     let mut bench = Bench::new(proxy.build());
-    bench.node.routes.push((
-        host(REMOTE_POD),
-        Route::Forward {
-            dev: CNI0,
-            next_hop: REMOTE_POD.into(),
-        },
-    ));
+    bench
+        .node
+        .routes
+        .push((host(REMOTE_POD), Route::Forward { dev: CNI0, next_hop: REMOTE_POD.into() }));
     let _ = sent(bench.send(tcp((NODE, 1000), (VIP, 80), SYN)));
 }
 
@@ -515,15 +381,10 @@ fn loopback_keeps_its_connection_and_skips_nat() {
     proxy.rules.append(Table::Mangle, mangle, count);
     let mut bench = Bench::new(proxy.build());
     let outcome = bench.send(tcp((NODE, 1000), (NODE, 30080), SYN));
-    let Outcome::Local(delivery) = outcome else {
-        panic!("{outcome:?}")
-    };
+    let Outcome::Local(delivery) = outcome else { panic!("{outcome:?}") };
     // The hairpin rule masquerades behind the address of the loopback device's route.
     assert_eq!(delivery.packet.tuple.dst_part, 8080);
-    assert_eq!(
-        delivery.packet.mark, 1,
-        "mangle PREROUTING runs, and the packet is NEW there"
-    );
+    assert_eq!(delivery.packet.mark, 1, "mangle PREROUTING runs, and the packet is NEW there");
     assert_eq!(bench.entries(), 1);
 }
 
@@ -532,25 +393,17 @@ use crate::rule::CtStates;
 #[test]
 fn masquerade_follows_the_device_or_dies() {
     let mut proxy = Proxy::new();
-    let all = rule()
-        .destination(host(VIP))
-        .then(Target::Jump(proxy.mark_masq));
+    let all = rule().destination(host(VIP)).then(Target::Jump(proxy.mark_masq));
     proxy.rules.append(Table::Nat, proxy.services, all);
     proxy.service(Protocol::TCP, VIP, 80, &[(REMOTE_POD, 8080)]);
     let mut bench = Bench::new(proxy.build());
     let _ = bench.pass(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0);
-    bench.node.routes.push((
-        host(REMOTE_POD),
-        Route::Forward {
-            dev: CNI0,
-            next_hop: REMOTE_POD.into(),
-        },
-    ));
+    bench
+        .node
+        .routes
+        .push((host(REMOTE_POD), Route::Forward { dev: CNI0, next_hop: REMOTE_POD.into() }));
     let drop = dropped(bench.receive(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0));
-    assert_eq!(
-        (drop.reason, drop.hook),
-        (DropReason::DeviceChanged, Hook::Postrouting)
-    );
+    assert_eq!((drop.reason, drop.hook), (DropReason::DeviceChanged, Hook::Postrouting));
     assert_eq!(bench.entries(), 0);
 }
 
@@ -560,10 +413,7 @@ fn an_invalid_packet_passes_untranslated() {
     let postrouting = rules.builtin(Table::Nat, Hook::Postrouting);
     rules.append(Table::Nat, postrouting, rule().then(masquerade()));
     let mut bench = Bench::new(rules.build().unwrap());
-    let out = bench.pass(
-        tcp((CLIENT, 1000), (REMOTE_POD, 80), TcpFlags::SYN_ACK),
-        CNI0,
-    );
+    let out = bench.pass(tcp((CLIENT, 1000), (REMOTE_POD, 80), TcpFlags::SYN_ACK), CNI0);
     assert_eq!(out.packet.tuple.src(), IpAddr::from(CLIENT));
     assert_eq!(out.ct, Some((CtInfo::Invalid, Direction::Original)));
     assert_eq!(bench.entries(), 0);
@@ -573,11 +423,7 @@ fn an_invalid_packet_passes_untranslated() {
 fn without_a_rule_that_needs_it_nothing_is_tracked() {
     let mut rules = RulesetBuilder::new();
     let forward = rules.builtin(Table::Filter, Hook::Forward);
-    rules.append(
-        Table::Filter,
-        forward,
-        rule().source(host(CLIENT)).then(Target::Accept),
-    );
+    rules.append(Table::Filter, forward, rule().source(host(CLIENT)).then(Target::Accept));
     let mut bench = Bench::new(rules.build().unwrap());
     let out = bench.pass(tcp((CLIENT, 1000), (REMOTE_POD, 80), SYN), CNI0);
     assert_eq!((out.ct, out.evaluated, bench.entries()), (None, 1, 0));
@@ -590,23 +436,15 @@ fn a_drop_names_rule_and_policy() {
     rules.policy(Table::Filter, Hook::Input, Policy::Drop);
     rules.append(Table::Filter, forward, rule());
     let origin = Origin { owner: 7, item: 9 };
-    let drop_rule = crate::rule::Rule::new(origin)
-        .source(host(CLIENT))
-        .then(Target::Drop);
+    let drop_rule = crate::rule::Rule::new(origin).source(host(CLIENT)).then(Target::Drop);
     rules.append(Table::Filter, forward, drop_rule);
     let mut bench = Bench::new(rules.build().unwrap());
     let drop = dropped(bench.receive(tcp((CLIENT, 1), (REMOTE_POD, 80), SYN), CNI0));
     let rule = drop.reason.rule().unwrap();
-    assert_eq!(
-        (rule.table, rule.chain, rule.number),
-        (Table::Filter, forward, 2)
-    );
+    assert_eq!((rule.table, rule.chain, rule.number), (Table::Filter, forward, 2));
     assert_eq!((rule.origin, drop.evaluated), (origin, 2));
     let drop = dropped(bench.receive(tcp((CLIENT, 1), (NODE, 80), SYN), CNI0));
-    assert_eq!(
-        (drop.reason, drop.hook),
-        (DropReason::Policy(Table::Filter), Hook::Input)
-    );
+    assert_eq!((drop.reason, drop.hook), (DropReason::Policy(Table::Filter), Hook::Input));
 }
 
 #[test]
@@ -622,9 +460,7 @@ fn ping_keeps_its_id_and_is_answered() {
     let back = bench.pass(Packet::icmp_echo(1, out.packet.tuple.reply()), ETH0);
     assert_eq!(back.packet.tuple, echo.reply());
     let stray = Tuple::v4(Protocol::ICMP, REMOTE_POD, 9, NODE, 0);
-    let Outcome::Local(stray) = bench.receive(Packet::icmp_echo(1, stray), ETH0) else {
-        panic!()
-    };
+    let Outcome::Local(stray) = bench.receive(Packet::icmp_echo(1, stray), ETH0) else { panic!() };
     assert_eq!(stray.ct, Some((CtInfo::Invalid, Direction::Original)));
 }
 
@@ -637,9 +473,7 @@ fn the_typed_steps_give_what_the_composed_ones_give() {
     let mut draws = |_| bits(1);
     let mut env = env(0, &bench.node, &bench.rules, &mut draws);
     let prerouted = bench.netns.prerouting(packet, CNI0, &mut env).unwrap();
-    let Routed::Forward(forwarded) = bench.netns.route(prerouted, &mut env) else {
-        panic!()
-    };
+    let Routed::Forward(forwarded) = bench.netns.route(prerouted, &mut env) else { panic!() };
     let leaving = bench.netns.forward(forwarded, &mut env).unwrap();
     let Ok(Postrouted::Egress(egress)) = bench.netns.postrouting(leaving, &mut env) else {
         panic!()

@@ -65,13 +65,7 @@ impl Base {
     pub fn fragment(&self, id: FragmentId) -> FragmentBuilder<'_> {
         assert_ne!(id, FragmentId::BASE, "the base's id for a fragment");
         let contributions = vec![Vec::new(); self.slot_count()];
-        FragmentBuilder {
-            base: self,
-            id,
-            chains: Default::default(),
-            contributions,
-            problem: None,
-        }
+        FragmentBuilder { base: self, id, chains: Default::default(), contributions, problem: None }
     }
 }
 
@@ -119,11 +113,7 @@ impl Fragment {
 
     /// Returns how many rules the fragment adds to a table of its base.
     pub fn rule_count(&self, base: &Base, table: Table) -> usize {
-        let own: usize = self
-            .chains(table)
-            .iter()
-            .map(|chain| chain.rules.len())
-            .sum();
+        let own: usize = self.chains(table).iter().map(|chain| chain.rules.len()).sum();
         let slots = self.contributions.iter().enumerate();
         let of_table = slots.filter(|(slot, _)| base.slot_table(SlotId(*slot as u32)) == table);
         own + of_table.map(|(_, rules)| rules.len()).sum::<usize>()
@@ -149,10 +139,7 @@ impl FragmentBuilder<'_> {
             self.problem = validate::chain_name(table, &name);
         }
         let chains = &mut self.chains[table as usize];
-        let id = ChainId {
-            fragment: self.id,
-            index: chains.len() as u32,
-        };
+        let id = ChainId { fragment: self.id, index: chains.len() as u32 };
         chains.push(Chain::empty(id, name, None));
         id
     }
@@ -164,9 +151,7 @@ impl FragmentBuilder<'_> {
     /// If the chain is not one that this builder gave out for the table.
     pub fn append(&mut self, table: Table, chain: ChainId, rule: Rule) {
         assert_eq!(chain.fragment, self.id, "a chain of another part");
-        self.chains[table as usize][chain.index as usize]
-            .rules
-            .push(rule);
+        self.chains[table as usize][chain.index as usize].rules.push(rule);
     }
 
     /// Appends a rule to the fragment's contribution to a slot.
@@ -191,10 +176,7 @@ impl FragmentBuilder<'_> {
         for table in Table::ALL {
             let outside = |id: ChainId| self.base_chain(table, id);
             let own = &self.chains[table as usize];
-            let first = Some(ChainId {
-                fragment: self.id,
-                index: 0,
-            });
+            let first = Some(ChainId { fragment: self.id, index: 0 });
             reach[table as usize] = validate::bottom_up(table, own, first, &outside)?.0;
         }
         for (slot, rules) in self.contributions.iter().enumerate() {
@@ -205,15 +187,8 @@ impl FragmentBuilder<'_> {
         let mut chains = self.chains;
         chains.iter_mut().flatten().for_each(Chain::freeze);
         let tracks = chains.iter().flatten().flat_map(|chain| &chain.rules);
-        let tracks = tracks
-            .chain(self.contributions.iter().flatten())
-            .any(Rule::needs_tracking);
-        Ok(Fragment {
-            id: self.id,
-            chains,
-            contributions: self.contributions,
-            tracks,
-        })
+        let tracks = tracks.chain(self.contributions.iter().flatten()).any(Rule::needs_tracking);
+        Ok(Fragment { id: self.id, chains, contributions: self.contributions, tracks })
     }
 
     fn base_chain(
@@ -265,11 +240,7 @@ impl FragmentBuilder<'_> {
         let own = &self.chains[table as usize];
         let (callee, legal, height) = if id.fragment == self.id && (id.index as usize) < own.len() {
             let below = reach[table as usize][id.index as usize];
-            (
-                own[id.index as usize].name.clone(),
-                below.legal,
-                below.height,
-            )
+            (own[id.index as usize].name.clone(), below.legal, below.height)
         } else {
             let (legal, height) = self.base_chain(table, *id).map_err(at)?;
             (self.base.chain(table, *id).name.clone(), legal, height)
@@ -279,18 +250,9 @@ impl FragmentBuilder<'_> {
         };
         if let Some(hook) = above.from.without(legal).iter().next() {
             let what = "a rule in the called chain";
-            return Err(at(Problem::WrongHook {
-                what,
-                hook,
-                accepted: legal,
-            }));
+            return Err(at(Problem::WrongHook { what, hook, accepted: legal }));
         }
-        validate::check_depth(
-            table,
-            chain,
-            above.depth + 1 + height,
-            self.base.tables.backend,
-        )
+        validate::check_depth(table, chain, above.depth + 1 + height, self.base.tables.backend)
     }
 }
 
@@ -319,10 +281,7 @@ impl FragmentView {
     ///
     /// If two fragments have one id.
     pub fn new(base: Arc<Base>, fragments: Vec<Arc<Fragment>>) -> FragmentView {
-        let ids = fragments
-            .iter()
-            .enumerate()
-            .map(|(i, fragment)| (fragment.id, i));
+        let ids = fragments.iter().enumerate().map(|(i, fragment)| (fragment.id, i));
         let by_id: BTreeMap<FragmentId, usize> = ids.collect();
         assert_eq!(by_id.len(), fragments.len(), "two fragments of one id");
         let slots = (0..base.slot_count()).map(|slot| {
@@ -334,24 +293,12 @@ impl FragmentView {
                 start
             });
             let starts = starts.collect();
-            let rules = fragments
-                .iter()
-                .flat_map(|fragment| fragment.contribution(slot));
-            SlotIndex {
-                starts,
-                total,
-                index: ChainIndex::of(rules),
-            }
+            let rules = fragments.iter().flat_map(|fragment| fragment.contribution(slot));
+            SlotIndex { starts, total, index: ChainIndex::of(rules) }
         });
         let slots = slots.collect();
         let tracks = base.tracks() || fragments.iter().any(|fragment| fragment.tracks());
-        FragmentView {
-            base,
-            fragments,
-            by_id,
-            slots,
-            tracks,
-        }
+        FragmentView { base, fragments, by_id, slots, tracks }
     }
 }
 
@@ -368,27 +315,15 @@ impl Rules for FragmentView {
     }
 
     fn slot(&self, _: Table, slot: SlotId, packet: &Packet, from: u32) -> SlotHit<'_> {
-        let SlotIndex {
-            starts,
-            total,
-            index,
-        } = &self.slots[slot.0 as usize];
+        let SlotIndex { starts, total, index } = &self.slots[slot.0 as usize];
         let position = index.next(packet, from);
         if position >= *total {
-            return SlotHit {
-                rules: &[],
-                before: *total,
-                total: *total,
-            };
+            return SlotHit { rules: &[], before: *total, total: *total };
         }
         let owner = starts.partition_point(|start| *start <= position) - 1;
         let own = (position - starts[owner]) as usize;
         let rules = &self.fragments[owner].contribution(slot)[own..=own];
-        SlotHit {
-            rules,
-            before: position,
-            total: *total,
-        }
+        SlotHit { rules, before: position, total: *total }
     }
 
     fn tracks(&self) -> bool {
@@ -416,14 +351,10 @@ impl Ruleset {
         for table in Table::ALL {
             let own = fragments.iter().flat_map(|fragment| fragment.chains(table));
             for chain in base.chains(table).iter().chain(own) {
-                let at = chain
-                    .slot
-                    .map_or(chain.rules.len(), |slot| slot.at as usize);
+                let at = chain.slot.map_or(chain.rules.len(), |slot| slot.at as usize);
                 let (before, after) = chain.rules.split_at(at);
                 let contributed = chain.slot.into_iter().flat_map(|slot| {
-                    fragments
-                        .iter()
-                        .flat_map(move |fragment| fragment.contribution(slot.id))
+                    fragments.iter().flat_map(move |fragment| fragment.contribution(slot.id))
                 });
                 for rule in before.iter().chain(contributed).chain(after) {
                     let target = match rule.target() {
@@ -447,11 +378,7 @@ impl RulesetBuilder {
             return Ok(self.builtin(table, hook));
         }
         if self.has_chain(table, &chain.name) {
-            return Err(ValidationError::of_chain(
-                table,
-                &chain.name,
-                Problem::DuplicateChain,
-            ));
+            return Err(ValidationError::of_chain(table, &chain.name, Problem::DuplicateChain));
         }
         Ok(self.chain(table, chain.name.clone()))
     }

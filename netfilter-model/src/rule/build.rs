@@ -60,10 +60,7 @@ impl Ruleset {
 
     /// Returns how many rules the table has.
     pub fn rule_count(&self, table: Table) -> usize {
-        self.chains(table)
-            .iter()
-            .map(|chain| chain.rules.len())
-            .sum()
+        self.chains(table).iter().map(|chain| chain.rules.len()).sum()
     }
 
     /// Returns the chain's name, for a reference that came from this ruleset.
@@ -112,10 +109,7 @@ impl RulesetBuilder {
 
     /// Returns an empty builder for a back end.
     pub fn for_backend(backend: Backend) -> RulesetBuilder {
-        RulesetBuilder {
-            backend,
-            ..RulesetBuilder::default()
-        }
+        RulesetBuilder { backend, ..RulesetBuilder::default() }
     }
 
     /// Loads the table with its built-in chains, empty and with policy ACCEPT, if it is not.
@@ -124,11 +118,7 @@ impl RulesetBuilder {
             return;
         }
         for hook in table.hooks().iter() {
-            let id = self.push_chain(
-                table,
-                hook.chain_name().into(),
-                Some((hook, Policy::Accept)),
-            );
+            let id = self.push_chain(table, hook.chain_name().into(), Some((hook, Policy::Accept)));
             self.builtins[table as usize][hook as usize] = Some(id.index);
         }
     }
@@ -142,10 +132,7 @@ impl RulesetBuilder {
         self.load(table);
         let index = self.builtins[table as usize][hook as usize];
         let index = index.unwrap_or_else(|| panic!("table {table} has no chain {hook}"));
-        ChainId {
-            fragment: FragmentId::BASE,
-            index,
-        }
+        ChainId { fragment: FragmentId::BASE, index }
     }
 
     /// Returns the user chain of this name, declaring it if there is none; the table is loaded.
@@ -153,10 +140,7 @@ impl RulesetBuilder {
         self.load(table);
         let name = name.into();
         if let Some(index) = self.names[table as usize].get(&name) {
-            return ChainId {
-                fragment: FragmentId::BASE,
-                index: *index,
-            };
+            return ChainId { fragment: FragmentId::BASE, index: *index };
         }
         self.problems.extend(validate::chain_name(table, &name));
         self.push_chain(table, name, None)
@@ -173,9 +157,7 @@ impl RulesetBuilder {
     ///
     /// If the chain is not one that this builder gave out for the table.
     pub fn is_empty(&self, table: Table, chain: ChainId) -> bool {
-        self.chains[table as usize][chain.index as usize]
-            .rules
-            .is_empty()
+        self.chains[table as usize][chain.index as usize].rules.is_empty()
     }
 
     fn push_chain(
@@ -185,10 +167,7 @@ impl RulesetBuilder {
         base: Option<(Hook, Policy)>,
     ) -> ChainId {
         let chains = &mut self.chains[table as usize];
-        let id = ChainId {
-            fragment: FragmentId::BASE,
-            index: chains.len() as u32,
-        };
+        let id = ChainId { fragment: FragmentId::BASE, index: chains.len() as u32 };
         self.names[table as usize].insert(name.clone(), id.index);
         chains.push(Chain::empty(id, name, base));
         id
@@ -223,10 +202,7 @@ impl RulesetBuilder {
         self.slots.push((table, chain.index));
         let chain = self.chain_mut(table, chain);
         assert_eq!(chain.slot, None, "chain {} has a slot already", chain.name);
-        chain.slot = Some(Slot {
-            id,
-            at: chain.rules.len() as u32,
-        });
+        chain.slot = Some(Slot { id, at: chain.rules.len() as u32 });
         id
     }
 
@@ -247,15 +223,9 @@ impl RulesetBuilder {
     pub fn build(self) -> Result<Ruleset, ValidationError> {
         if let Some((table, index)) = self.slots.first() {
             let chain = &self.chains[*table as usize][*index as usize];
-            return Err(ValidationError::of_chain(
-                *table,
-                &chain.name,
-                Problem::SlotInRuleset,
-            ));
+            return Err(ValidationError::of_chain(*table, &chain.name, Problem::SlotInRuleset));
         }
-        Ok(Ruleset {
-            tables: self.tables()?,
-        })
+        Ok(Ruleset { tables: self.tables()? })
     }
 
     /// Checks everything and returns the base for fragments.
@@ -264,9 +234,7 @@ impl RulesetBuilder {
     ///
     /// The first thing that the kernel or iptables would refuse.
     pub fn build_base(self) -> Result<Base, ValidationError> {
-        Ok(Base {
-            tables: self.tables()?,
-        })
+        Ok(Base { tables: self.tables()? })
     }
 
     fn tables(self) -> Result<Tables, ValidationError> {
@@ -281,10 +249,7 @@ impl RulesetBuilder {
             of_table.iter_mut().for_each(Chain::freeze);
         }
         let tracks = !chains[Table::Nat as usize].is_empty()
-            || chains
-                .iter()
-                .flatten()
-                .any(|chain| chain.rules.iter().any(Rule::needs_tracking));
+            || chains.iter().flatten().any(|chain| chain.rules.iter().any(Rule::needs_tracking));
         Ok(Tables {
             backend: self.backend,
             chains,
@@ -299,28 +264,17 @@ impl RulesetBuilder {
 impl Chain {
     pub(crate) fn empty(id: ChainId, name: Arc<str>, base: Option<(Hook, Policy)>) -> Chain {
         let (rules, runs) = (Vec::new(), Vec::new());
-        Chain {
-            id,
-            name,
-            base,
-            rules,
-            slot: None,
-            runs,
-            index: None,
-        }
+        Chain { id, name, base, rules, slot: None, runs, index: None }
     }
 
     pub(crate) fn own_hooks(&self) -> Hooks {
-        self.base
-            .map_or(Hooks::NONE, |(hook, _)| Hooks::of(&[hook]))
+        self.base.map_or(Hooks::NONE, |(hook, _)| Hooks::of(&[hook]))
     }
 }
 
 impl Rule {
     /// Returns whether the rule makes the kernel track connections.
     pub fn needs_tracking(&self) -> bool {
-        self.matches()
-            .iter()
-            .any(|m| matches!(m, Match::CtState { .. }))
+        self.matches().iter().any(|m| matches!(m, Match::CtState { .. }))
     }
 }

@@ -39,26 +39,11 @@ impl RuleKey {
         let (mut dst, mut protocol) = (None, None);
         for condition in rule.matches() {
             match condition {
-                Match::Destination {
-                    prefix,
-                    invert: false,
-                } => dst = prefix.as_host(),
-                Match::Protocol {
-                    protocol: p,
-                    invert: false,
-                } => protocol = Some(*p),
-                Match::Tcp {
-                    dport: Some(dport), ..
-                }
-                | Match::Udp {
-                    dport: Some(dport), ..
-                } => {
+                Match::Destination { prefix, invert: false } => dst = prefix.as_host(),
+                Match::Protocol { protocol: p, invert: false } => protocol = Some(*p),
+                Match::Tcp { dport: Some(dport), .. } | Match::Udp { dport: Some(dport), .. } => {
                     let dport = dport.exact()?;
-                    return Some(RuleKey {
-                        dst: dst?,
-                        protocol: protocol?,
-                        dport,
-                    });
+                    return Some(RuleKey { dst: dst?, protocol: protocol?, dport });
                 }
                 condition if condition.has_effect() => return None,
                 _ => {}
@@ -96,10 +81,7 @@ impl ChainIndex {
 
     /// Returns the index of rules.
     pub(crate) fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> ChainIndex {
-        let mut index = ChainIndex {
-            keyed: HashTable::new(),
-            others: Vec::new(),
-        };
+        let mut index = ChainIndex { keyed: HashTable::new(), others: Vec::new() };
         for (position, rule) in rules.into_iter().enumerate() {
             let position = position as u32;
             let Some(key) = rule.key() else {
@@ -108,11 +90,7 @@ impl ChainIndex {
             };
             index
                 .keyed
-                .entry(
-                    key.hash(),
-                    |(other, _)| *other == key,
-                    |(key, _)| key.hash(),
-                )
+                .entry(key.hash(), |(other, _)| *other == key, |(key, _)| key.hash())
                 .or_insert_with(|| (key, Vec::with_capacity(1)))
                 .get_mut()
                 .1

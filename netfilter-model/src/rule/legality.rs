@@ -18,11 +18,7 @@ pub(crate) fn wrong_hook(table: Table, chain: &Chain, rule: &Rule, hook: Hook) -
         }
         _ => ("addrtype --limit-iface-in", accepted),
     };
-    Some(Problem::WrongHook {
-        what,
-        hook,
-        accepted,
-    })
+    Some(Problem::WrongHook { what, hook, accepted })
 }
 
 fn target_name(target: &Target) -> &'static str {
@@ -48,10 +44,7 @@ fn target_hooks(target: &Target) -> Hooks {
 /// Checks what can be said about a rule alone and returns the hooks that it accepts.
 pub(crate) fn rule_hooks(table: Table, chain: &Chain, rule: &Rule) -> Result<Hooks, Problem> {
     let protocol = rule.matches().iter().find_map(|m| match m {
-        Match::Protocol {
-            protocol,
-            invert: false,
-        } => Some(*protocol),
+        Match::Protocol { protocol, invert: false } => Some(*protocol),
         _ => None,
     });
     let mut hooks = Hooks::of(&Hook::ALL);
@@ -78,23 +71,18 @@ fn match_hooks(
     match condition {
         // In user chains iptables accepts both: there they compare with no device at all.
         Match::InDevice(_) => match chain.hook() {
-            Some(hook) if !hook.has_input_device() => Err(Problem::NoSuchDevice {
-                option: "-i",
-                chain: hook,
-            }),
+            Some(hook) if !hook.has_input_device() => {
+                Err(Problem::NoSuchDevice { option: "-i", chain: hook })
+            }
             _ => Ok(all),
         },
         Match::OutDevice(_) => match chain.hook() {
-            Some(hook) if !hook.has_output_device() => Err(Problem::NoSuchDevice {
-                option: "-o",
-                chain: hook,
-            }),
+            Some(hook) if !hook.has_output_device() => {
+                Err(Problem::NoSuchDevice { option: "-o", chain: hook })
+            }
             _ => Ok(all),
         },
-        Match::Protocol {
-            protocol: Protocol(0),
-            invert: true,
-        } => Err(Problem::NeverMatches),
+        Match::Protocol { protocol: Protocol(0), invert: true } => Err(Problem::NeverMatches),
         Match::Tcp { sport, dport, .. } => {
             check_ports(*sport)?;
             check_ports(*dport)?;
@@ -106,25 +94,21 @@ fn match_hooks(
             needs("a UDP match", Protocol::UDP, "udp")
         }
         Match::Icmp { .. } => needs("an ICMP match", Protocol::ICMP, "icmp"),
-        Match::AddrType {
-            limit_iface_in: true,
-            ..
-        } => Ok(Hooks::of(&[Hook::Prerouting, Hook::Input, Hook::Forward])),
-        Match::Nth { every, packet, .. } if packet >= every => Err(Problem::NthPacket {
-            packet: *packet,
-            every: *every,
-        }),
+        Match::AddrType { limit_iface_in: true, .. } => {
+            Ok(Hooks::of(&[Hook::Prerouting, Hook::Input, Hook::Forward]))
+        }
+        Match::Nth { every, packet, .. } if packet >= every => {
+            Err(Problem::NthPacket { packet: *packet, every: *every })
+        }
         _ => Ok(all),
     }
 }
 
 fn check_ports(ports: Option<PortMatch>) -> Result<(), Problem> {
     match ports {
-        Some(PortMatch { min, max, .. }) if min > max => Err(Problem::EmptyRange {
-            what: "port",
-            min: min.into(),
-            max: max.into(),
-        }),
+        Some(PortMatch { min, max, .. }) if min > max => {
+            Err(Problem::EmptyRange { what: "port", min: min.into(), max: max.into() })
+        }
         _ => Ok(()),
     }
 }
@@ -132,15 +116,7 @@ fn check_ports(ports: Option<PortMatch>) -> Result<(), Problem> {
 fn check_target(table: Table, target: &Target, protocol: Option<Protocol>) -> Result<(), Problem> {
     let only_in = |accepted| {
         let what = target_name(target);
-        if table == accepted {
-            Ok(())
-        } else {
-            Err(Problem::WrongTable {
-                what,
-                table,
-                accepted,
-            })
-        }
+        if table == accepted { Ok(()) } else { Err(Problem::WrongTable { what, table, accepted }) }
     };
     match target {
         Target::Drop if table == Table::Nat => Err(Problem::DropInNat),
@@ -154,10 +130,7 @@ fn check_target(table: Table, target: &Target, protocol: Option<Protocol>) -> Re
             }
             if *with == RejectWith::TcpReset && protocol != Some(Protocol::TCP) {
                 let what = "REJECT --reject-with tcp-reset";
-                return Err(Problem::NeedsProtocol {
-                    what,
-                    accepted: "tcp",
-                });
+                return Err(Problem::NeedsProtocol { what, accepted: "tcp" });
             }
             Ok(())
         }
@@ -175,39 +148,24 @@ fn check_range(nat: &Nat, protocol: Option<Protocol>) -> Result<(), Problem> {
     if let Some((min, max)) = range.ports {
         if !protocol.is_some_and(|protocol| protocol.has_ports() || protocol.is_icmp()) {
             let accepted = "tcp, udp, udplite, sctp, dccp, icmp";
-            return Err(Problem::NeedsProtocol {
-                what: "a rewrite of the port",
-                accepted,
-            });
+            return Err(Problem::NeedsProtocol { what: "a rewrite of the port", accepted });
         }
         if min > max {
             let (min, max) = (min.into(), max.into());
-            return Err(Problem::EmptyRange {
-                what: "port",
-                min,
-                max,
-            });
+            return Err(Problem::EmptyRange { what: "port", min, max });
         }
     }
     if let NatAddresses::V4(min, max) = range.addresses
         && min > max
     {
         let (min, max) = (min.to_bits(), max.to_bits());
-        return Err(Problem::EmptyRange {
-            what: "address",
-            min,
-            max,
-        });
+        return Err(Problem::EmptyRange { what: "address", min, max });
     }
     Ok(())
 }
 
 fn check_nat_options(nat: &Nat) -> Result<(), Problem> {
-    let NatRange {
-        addresses,
-        ports,
-        flags,
-    } = nat.range();
+    let NatRange { addresses, ports, flags } = nat.range();
     let target = nat_name(nat);
     let refused = match nat {
         Nat::Dnat(_) | Nat::Snat(_) => {

@@ -133,28 +133,17 @@ pub struct PortMatch {
 impl PortMatch {
     /// Returns a match for one port.
     pub const fn one(port: u16) -> PortMatch {
-        PortMatch {
-            min: port,
-            max: port,
-            invert: false,
-        }
+        PortMatch { min: port, max: port, invert: false }
     }
 
     /// Returns a match for a range.
     pub const fn range(min: u16, max: u16) -> PortMatch {
-        PortMatch {
-            min,
-            max,
-            invert: false,
-        }
+        PortMatch { min, max, invert: false }
     }
 
     /// Returns the complement.
     pub const fn inverted(self) -> PortMatch {
-        PortMatch {
-            invert: !self.invert,
-            ..self
-        }
+        PortMatch { invert: !self.invert, ..self }
     }
 
     /// Returns whether the port fits.
@@ -165,11 +154,7 @@ impl PortMatch {
 
     /// Returns the port, if exactly one fits.
     pub const fn exact(self) -> Option<u16> {
-        if self.min == self.max && !self.invert {
-            Some(self.min)
-        } else {
-            None
-        }
+        if self.min == self.max && !self.invert { Some(self.min) } else { None }
     }
 }
 
@@ -186,11 +171,8 @@ pub struct FlagsMatch {
 
 impl FlagsMatch {
     /// `--syn`.
-    pub const SYN: FlagsMatch = FlagsMatch {
-        mask: TcpFlags::FIN_SYN_RST_ACK,
-        set: TcpFlags::SYN,
-        invert: false,
-    };
+    pub const SYN: FlagsMatch =
+        FlagsMatch { mask: TcpFlags::FIN_SYN_RST_ACK, set: TcpFlags::SYN, invert: false };
 }
 
 /// A set of connection-tracking states, as `--ctstate` knows them.
@@ -221,18 +203,9 @@ impl CtStates {
 
     /// Returns the names in the order in which iptables prints them.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        const NAMES: [&str; 7] = [
-            "INVALID",
-            "NEW",
-            "RELATED",
-            "ESTABLISHED",
-            "UNTRACKED",
-            "SNAT",
-            "DNAT",
-        ];
-        (0..7)
-            .filter(move |bit| self.0 & 1 << bit != 0)
-            .map(|bit| NAMES[bit])
+        const NAMES: [&str; 7] =
+            ["INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED", "SNAT", "DNAT"];
+        (0..7).filter(move |bit| self.0 & 1 << bit != 0).map(|bit| NAMES[bit])
     }
 }
 
@@ -284,17 +257,9 @@ impl AddrTypes {
 
     /// Returns the names in the order in which iptables prints them.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        const NAMES: [&str; 6] = [
-            "UNSPEC",
-            "UNICAST",
-            "LOCAL",
-            "BROADCAST",
-            "ANYCAST",
-            "MULTICAST",
-        ];
-        (0..6)
-            .filter(move |bit| self.0 & 1 << bit != 0)
-            .map(|bit| NAMES[bit])
+        const NAMES: [&str; 6] =
+            ["UNSPEC", "UNICAST", "LOCAL", "BROADCAST", "ANYCAST", "MULTICAST"];
+        (0..6).filter(move |bit| self.0 & 1 << bit != 0).map(|bit| NAMES[bit])
     }
 }
 

@@ -207,11 +207,7 @@ impl Chain {
     pub(crate) fn run_at(&self, position: u32) -> Option<&Run> {
         let run = match self.runs.as_slice() {
             [run] => run,
-            runs => {
-                &runs[runs
-                    .partition_point(|run| run.start <= position)
-                    .checked_sub(1)?]
-            }
+            runs => &runs[runs.partition_point(|run| run.start <= position).checked_sub(1)?],
         };
         (run.start <= position && position < run.end()).then_some(run)
     }
@@ -234,10 +230,7 @@ impl Chain {
                 _ => runs.push((position, vec![probability])),
             }
         }
-        self.runs = runs
-            .into_iter()
-            .map(|(start, run)| Run::new(start, run.into()))
-            .collect();
+        self.runs = runs.into_iter().map(|(start, run)| Run::new(start, run.into())).collect();
         self.index = ChainIndex::build(&self.rules).map(Box::new);
     }
 }
@@ -245,12 +238,7 @@ impl Chain {
 impl Rule {
     /// Returns a rule that matches every packet and does nothing.
     pub fn new(origin: Origin) -> Rule {
-        Rule {
-            matches: Vec::new(),
-            target: Target::None,
-            origin,
-            only_random: None,
-        }
+        Rule { matches: Vec::new(), target: Target::None, origin, only_random: None }
     }
 
     /// Returns the conditions: the header's in the kernel's order, then the others as added.
@@ -294,52 +282,31 @@ impl Rule {
     }
 
     fn find_only_random(&self) -> Option<Probability> {
-        let mut asked = self
-            .matches
-            .iter()
-            .filter(|m| !matches!(m, Match::Comment(_)));
+        let mut asked = self.matches.iter().filter(|m| !matches!(m, Match::Comment(_)));
         match (asked.next(), asked.next()) {
-            (
-                Some(Match::Random {
-                    probability,
-                    invert: false,
-                }),
-                None,
-            ) => Some(*probability),
+            (Some(Match::Random { probability, invert: false }), None) => Some(*probability),
             _ => None,
         }
     }
 
     /// `-s`.
     pub fn source(self, prefix: Prefix) -> Rule {
-        self.with(Match::Source {
-            prefix,
-            invert: false,
-        })
+        self.with(Match::Source { prefix, invert: false })
     }
 
     /// `! -s`.
     pub fn not_source(self, prefix: Prefix) -> Rule {
-        self.with(Match::Source {
-            prefix,
-            invert: true,
-        })
+        self.with(Match::Source { prefix, invert: true })
     }
 
     /// `-d`.
     pub fn destination(self, prefix: Prefix) -> Rule {
-        self.with(Match::Destination {
-            prefix,
-            invert: false,
-        })
+        self.with(Match::Destination { prefix, invert: false })
     }
 
     /// `! -d`.
     pub fn not_destination(self, prefix: Prefix) -> Rule {
-        self.with(Match::Destination {
-            prefix,
-            invert: true,
-        })
+        self.with(Match::Destination { prefix, invert: true })
     }
 
     /// `-i`, with a final `+` for a prefix.
@@ -349,10 +316,7 @@ impl Rule {
     /// If the text is no device pattern.
     pub fn in_device(self, pattern: &str) -> Result<Rule, DeviceNameError> {
         let pattern = DevicePattern::parse(pattern)?;
-        Ok(self.with(Match::InDevice(Box::new(DeviceMatch {
-            pattern,
-            invert: false,
-        }))))
+        Ok(self.with(Match::InDevice(Box::new(DeviceMatch { pattern, invert: false }))))
     }
 
     /// `-o`, with a final `+` for a prefix.
@@ -362,18 +326,12 @@ impl Rule {
     /// If the text is no device pattern.
     pub fn out_device(self, pattern: &str) -> Result<Rule, DeviceNameError> {
         let pattern = DevicePattern::parse(pattern)?;
-        Ok(self.with(Match::OutDevice(Box::new(DeviceMatch {
-            pattern,
-            invert: false,
-        }))))
+        Ok(self.with(Match::OutDevice(Box::new(DeviceMatch { pattern, invert: false }))))
     }
 
     /// `-p`.
     pub fn protocol(self, protocol: Protocol) -> Rule {
-        self.with(Match::Protocol {
-            protocol,
-            invert: false,
-        })
+        self.with(Match::Protocol { protocol, invert: false })
     }
 
     /// `-m comment --comment`.
@@ -389,72 +347,40 @@ impl Rule {
         self.protocol(protocol).with(if protocol == Protocol::UDP {
             Match::Udp { sport: None, dport }
         } else {
-            Match::Tcp {
-                sport: None,
-                dport,
-                flags: None,
-            }
+            Match::Tcp { sport: None, dport, flags: None }
         })
     }
 
     /// `-m mark --mark value/mask`.
     pub fn mark(self, value: u32, mask: u32) -> Rule {
-        self.with(Match::Mark {
-            value,
-            mask,
-            invert: false,
-        })
+        self.with(Match::Mark { value, mask, invert: false })
     }
 
     /// `-m mark ! --mark value/mask`.
     pub fn not_mark(self, value: u32, mask: u32) -> Rule {
-        self.with(Match::Mark {
-            value,
-            mask,
-            invert: true,
-        })
+        self.with(Match::Mark { value, mask, invert: true })
     }
 
     /// `-m conntrack --ctstate`.
     pub fn ctstate(self, states: CtStates) -> Rule {
-        self.with(Match::CtState {
-            states,
-            invert: false,
-        })
+        self.with(Match::CtState { states, invert: false })
     }
 
     /// `-m addrtype --src-type`.
     pub fn src_type(self, kind: AddrType) -> Rule {
-        let src = Some(AddrTypeMatch {
-            types: AddrTypes::of(&[kind]),
-            invert: false,
-        });
-        self.with(Match::AddrType {
-            src,
-            dst: None,
-            limit_iface_in: false,
-        })
+        let src = Some(AddrTypeMatch { types: AddrTypes::of(&[kind]), invert: false });
+        self.with(Match::AddrType { src, dst: None, limit_iface_in: false })
     }
 
     /// `-m addrtype --dst-type`.
     pub fn dst_type(self, kind: AddrType) -> Rule {
-        let dst = Some(AddrTypeMatch {
-            types: AddrTypes::of(&[kind]),
-            invert: false,
-        });
-        self.with(Match::AddrType {
-            src: None,
-            dst,
-            limit_iface_in: false,
-        })
+        let dst = Some(AddrTypeMatch { types: AddrTypes::of(&[kind]), invert: false });
+        self.with(Match::AddrType { src: None, dst, limit_iface_in: false })
     }
 
     /// `-m statistic --mode random --probability`.
     pub fn random(self, probability: Probability) -> Rule {
-        self.with(Match::Random {
-            probability,
-            invert: false,
-        })
+        self.with(Match::Random { probability, invert: false })
     }
 
     /// Sets what the rule does (`-j`, `-g`).

@@ -100,11 +100,7 @@ impl Run {
             left = survive(left, *probability);
             limits.push(limit(left));
         }
-        Run {
-            start,
-            probabilities,
-            limits: limits.into(),
-        }
+        Run { start, probabilities, limits: limits.into() }
     }
 
     pub(crate) fn end(&self) -> u32 {
@@ -205,16 +201,8 @@ mod tests {
         ];
         for (n, k, printed) in table {
             let probability = Probability::one_of(n);
-            assert_eq!(
-                (probability.k(), probability.to_string().as_str()),
-                (k, printed),
-                "1/{n}"
-            );
-            assert_eq!(
-                Probability::parse(printed),
-                Ok(probability),
-                "{printed} is a fixed point"
-            );
+            assert_eq!((probability.k(), probability.to_string().as_str()), (k, printed), "1/{n}");
+            assert_eq!(Probability::parse(printed), Ok(probability), "{printed} is a fixed point");
         }
     }
 
@@ -246,10 +234,7 @@ mod tests {
         assert_eq!(law.iter().sum::<u128>(), 1 << LAW_BITS);
         let fair = (1u128 << LAW_BITS) / 74;
         for (endpoint, p) in law.iter().enumerate() {
-            assert!(
-                p.abs_diff(fair) < 1 << (LAW_BITS - 31),
-                "endpoint {endpoint}: {p}"
-            );
+            assert!(p.abs_diff(fair) < 1 << (LAW_BITS - 31), "endpoint {endpoint}: {p}");
         }
     }
 
@@ -258,10 +243,7 @@ mod tests {
         let run = Run::new(5, service(74).into());
         // A draw just below and at each boundary of the cumulative law.
         let mut sum = 0u128;
-        for (m, p) in random_run_probabilities(run.probabilities())
-            .iter()
-            .enumerate()
-        {
+        for (m, p) in random_run_probabilities(run.probabilities()).iter().enumerate() {
             let chosen = (m < 73).then_some(m as u32);
             let first = (sum >> 32) as u64;
             assert_eq!(run.pick(5, first), chosen, "first draw of {m}");

@@ -13,13 +13,8 @@ use crate::rule::{
 
 /// The order in which iptables-nft prints tables; that of x_tables depends on history.
 // iptables: nft.h, enum nft_table_type
-const TABLE_ORDER: [Table; 5] = [
-    Table::Mangle,
-    Table::Security,
-    Table::Raw,
-    Table::Filter,
-    Table::Nat,
-];
+const TABLE_ORDER: [Table; 5] =
+    [Table::Mangle, Table::Security, Table::Raw, Table::Filter, Table::Nat];
 
 /// Returns the ruleset as `iptables-save` 1.8.9 prints it, without its comment lines, which hold
 /// the time of day. The text is also what `iptables-restore` reads.
@@ -84,11 +79,7 @@ fn save_match(out: &mut String, condition: &Match) -> fmt::Result {
         Match::OutDevice(device) => write!(out, "{} -o {}", not(device.invert), device.pattern),
         Match::Protocol { protocol, .. } if protocol.0 == 0 => Ok(()),
         Match::Protocol { protocol, invert } => write!(out, "{} -p {protocol}", not(*invert)),
-        Match::Tcp {
-            sport,
-            dport,
-            flags,
-        } => {
+        Match::Tcp { sport, dport, flags } => {
             out.push_str(" -m tcp");
             save_ports(out, "--sport", *sport)?;
             save_ports(out, "--dport", *dport)?;
@@ -109,61 +100,32 @@ fn save_match(out: &mut String, condition: &Match) -> fmt::Result {
                 (kind, Some(code)) => write!(out, "{kind}/{code}"),
             }
         }
-        Match::Mark {
-            value,
-            mask,
-            invert,
-        } => {
+        Match::Mark { value, mask, invert } => {
             write!(out, " -m mark{} --mark {value:#x}", not(*invert))?;
-            if *mask != u32::MAX {
-                write!(out, "/{mask:#x}")
-            } else {
-                Ok(())
-            }
+            if *mask != u32::MAX { write!(out, "/{mask:#x}") } else { Ok(()) }
         }
         Match::CtState { states, invert } => {
             let states = Listed(states.names());
             write!(out, " -m conntrack{} --ctstate {states}", not(*invert))
         }
-        Match::AddrType {
-            src,
-            dst,
-            limit_iface_in,
-        } => {
+        Match::AddrType { src, dst, limit_iface_in } => {
             out.push_str(" -m addrtype");
             save_types(out, "--src-type", *src)?;
             save_types(out, "--dst-type", *dst)?;
-            out.write_str(if *limit_iface_in {
-                " --limit-iface-in"
-            } else {
-                ""
-            })
+            out.write_str(if *limit_iface_in { " --limit-iface-in" } else { "" })
         }
         Match::Comment(text) => {
             out.push_str(" -m comment --comment ");
             save_quoted(out, text);
             Ok(())
         }
-        Match::Random {
-            probability,
-            invert,
-        } => {
+        Match::Random { probability, invert } => {
             let not = not(*invert);
-            write!(
-                out,
-                " -m statistic --mode random{not} --probability {probability}"
-            )
+            write!(out, " -m statistic --mode random{not} --probability {probability}")
         }
-        Match::Nth {
-            every,
-            packet,
-            invert,
-        } => {
+        Match::Nth { every, packet, invert } => {
             let not = not(*invert);
-            write!(
-                out,
-                " -m statistic --mode nth{not} --every {every} --packet {packet}"
-            )
+            write!(out, " -m statistic --mode nth{not} --every {every} --packet {packet}")
         }
     }
 }
@@ -178,12 +140,7 @@ fn save_prefix(out: &mut String, option: &str, prefix: &Prefix, invert: bool) ->
 // iptables prints no range that holds every port, not even negated.
 fn save_ports(out: &mut String, option: &str, ports: Option<PortMatch>) -> fmt::Result {
     match ports {
-        None
-        | Some(PortMatch {
-            min: 0,
-            max: u16::MAX,
-            ..
-        }) => Ok(()),
+        None | Some(PortMatch { min: 0, max: u16::MAX, .. }) => Ok(()),
         Some(PortMatch { min, max, invert }) if min == max => {
             write!(out, "{} {option} {min}", not(invert))
         }
@@ -269,11 +226,7 @@ fn save_nat(out: &mut String, nat: &Nat) -> fmt::Result {
         }
         Nat::Masquerade(_) | Nat::Redirect(_) => {
             let masquerade = matches!(nat, Nat::Masquerade(_));
-            out.push_str(if masquerade {
-                " -j MASQUERADE"
-            } else {
-                " -j REDIRECT"
-            });
+            out.push_str(if masquerade { " -j MASQUERADE" } else { " -j REDIRECT" });
             if let Some(ports) = range.ports {
                 write!(out, " --to-ports {}", Ports(ports))?;
             }
@@ -316,11 +269,7 @@ struct Ports((u16, u16));
 impl Display for Ports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ports((min, max)) = self;
-        if min == max {
-            write!(f, "{min}")
-        } else {
-            write!(f, "{min}-{max}")
-        }
+        if min == max { write!(f, "{min}") } else { write!(f, "{min}-{max}") }
     }
 }
 

@@ -36,34 +36,22 @@ pub enum Target {
 impl Target {
     /// `--set-mark value/mask`: also clears the bits of the value.
     pub const fn set_mark(value: u32, mask: u32) -> Target {
-        Target::Mark {
-            value,
-            mask: mask | value,
-        }
+        Target::Mark { value, mask: mask | value }
     }
 
     /// `--or-mark bits`.
     pub const fn or_mark(bits: u32) -> Target {
-        Target::Mark {
-            value: bits,
-            mask: bits,
-        }
+        Target::Mark { value: bits, mask: bits }
     }
 
     /// `--and-mark bits`.
     pub const fn and_mark(bits: u32) -> Target {
-        Target::Mark {
-            value: 0,
-            mask: !bits,
-        }
+        Target::Mark { value: 0, mask: !bits }
     }
 
     /// `--xor-mark bits`.
     pub const fn xor_mark(bits: u32) -> Target {
-        Target::Mark {
-            value: bits,
-            mask: 0,
-        }
+        Target::Mark { value: bits, mask: 0 }
     }
 }
 
@@ -149,16 +137,8 @@ impl NatFlags {
 impl NatRange {
     /// Returns a range that changes nothing but to settle a clash.
     pub const fn keep() -> NatRange {
-        let flags = NatFlags {
-            random: false,
-            random_fully: false,
-            persistent: false,
-        };
-        NatRange {
-            addresses: NatAddresses::Keep,
-            ports: None,
-            flags,
-        }
+        let flags = NatFlags { random: false, random_fully: false, persistent: false };
+        NatRange { addresses: NatAddresses::Keep, ports: None, flags }
     }
 
     /// Returns the range of one address.
@@ -167,18 +147,12 @@ impl NatRange {
             IpAddr::V4(address) => NatAddresses::V4(address, address),
             IpAddr::V6(address) => NatAddresses::V6(Box::new((address, address))),
         };
-        NatRange {
-            addresses,
-            ..NatRange::keep()
-        }
+        NatRange { addresses, ..NatRange::keep() }
     }
 
     /// Returns the range of one address and one port.
     pub fn to(address: IpAddr, port: u16) -> NatRange {
-        NatRange {
-            ports: Some((port, port)),
-            ..NatRange::address(address)
-        }
+        NatRange { ports: Some((port, port)), ..NatRange::address(address) }
     }
 
     /// Returns this range with these flags.

@@ -143,12 +143,7 @@ pub enum Problem {
 
 impl ValidationError {
     pub(crate) fn of_chain(table: Table, chain: &Arc<str>, problem: Problem) -> ValidationError {
-        ValidationError {
-            table,
-            chain: chain.clone(),
-            rule: None,
-            problem,
-        }
+        ValidationError { table, chain: chain.clone(), rule: None, problem }
     }
 
     pub(crate) fn of_rule(
@@ -158,12 +153,7 @@ impl ValidationError {
         problem: Problem,
     ) -> ValidationError {
         let rule = Some(position as u32 + 1);
-        ValidationError {
-            table,
-            chain: chain.clone(),
-            rule,
-            problem,
-        }
+        ValidationError { table, chain: chain.clone(), rule, problem }
     }
 }
 
@@ -225,22 +215,14 @@ pub(crate) fn check_depth(
     backend: Backend,
 ) -> Result<(), ValidationError> {
     if backend == Backend::NfTables && depth > NFT_JUMP_DEPTH_MAX {
-        return Err(ValidationError::of_chain(
-            table,
-            &chain.name,
-            Problem::TooDeep { depth },
-        ));
+        return Err(ValidationError::of_chain(table, &chain.name, Problem::TooDeep { depth }));
     }
     Ok(())
 }
 
 fn check_policy(table: Table, chain: &Chain) -> Result<(), ValidationError> {
     if table == Table::Nat && chain.policy() == Some(crate::rule::Policy::Drop) {
-        return Err(ValidationError::of_chain(
-            table,
-            &chain.name,
-            Problem::DropInNat,
-        ));
+        return Err(ValidationError::of_chain(table, &chain.name, Problem::DropInNat));
     }
     Ok(())
 }
@@ -282,21 +264,13 @@ pub(crate) fn bottom_up(
             } else {
                 let (hooks, below) = outside(*id).map_err(at)?;
                 legal = intersect(legal, hooks);
-                height = height
-                    .zip(below)
-                    .map(|(height, below): (u32, u32)| height.max(below + 1));
+                height = height.zip(below).map(|(height, below): (u32, u32)| height.max(below + 1));
             }
         }
-        reach[index] = Reach {
-            legal,
-            height,
-            reaches_slot: chain.slot.is_some(),
-            ..Reach::default()
-        };
+        reach[index] =
+            Reach { legal, height, reaches_slot: chain.slot.is_some(), ..Reach::default() };
     }
-    let mut order: Vec<usize> = (0..chains.len())
-        .filter(|index| open[*index] == 0)
-        .collect();
+    let mut order: Vec<usize> = (0..chains.len()).filter(|index| open[*index] == 0).collect();
     let mut next = 0;
     while let Some(&callee) = order.get(next) {
         next += 1;
@@ -349,18 +323,13 @@ fn loop_error(table: Table, chains: &[Chain], reach: &[Reach], from: usize) -> V
     loop {
         seen[index] = true;
         let chain = &chains[index];
-        let callees = chain
-            .rules
-            .iter()
-            .enumerate()
-            .filter_map(|(position, rule)| match rule.target() {
+        let callees =
+            chain.rules.iter().enumerate().filter_map(|(position, rule)| match rule.target() {
                 Target::Jump(id) | Target::Goto(id) => Some((position, id.index as usize)),
                 _ => None,
             });
         let mut on_the_way = callees.filter(|(_, callee)| reach[*callee].height.is_none());
-        let (position, callee) = on_the_way
-            .next()
-            .expect("a chain above a loop has such a callee");
+        let (position, callee) = on_the_way.next().expect("a chain above a loop has such a callee");
         if seen[callee] {
             let problem = Problem::Loop(chains[callee].name.clone());
             return ValidationError::of_rule(table, &chain.name, position, problem);

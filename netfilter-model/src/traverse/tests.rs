@@ -45,33 +45,16 @@ fn walk<R: Rules>(
         memory,
     };
     let base = rules.base(table, hook).expect("the table is loaded");
-    let Traversal {
-        verdict,
-        evaluated,
-        rule,
-    } = traverse(rules, table, base, &mut packet, &mut cx, lookup);
+    let Traversal { verdict, evaluated, rule } =
+        traverse(rules, table, base, &mut packet, &mut cx, lookup);
     let rule = rule.map(|rule| (rule.number, rule.origin));
-    Seen {
-        verdict,
-        evaluated,
-        rule,
-        packet,
-        draws: ordinal,
-    }
+    Seen { verdict, evaluated, rule, packet, draws: ordinal }
 }
 
 /// Walks the filter table's FORWARD chain.
 fn forward(rules: &Ruleset, packet: Packet) -> Seen {
     let mut memory = Memory::default();
-    walk(
-        rules,
-        Table::Filter,
-        Hook::Forward,
-        packet,
-        1,
-        Lookup::Indexed,
-        &mut memory,
-    )
+    walk(rules, Table::Filter, Hook::Forward, packet, 1, Lookup::Indexed, &mut memory)
 }
 
 fn packet() -> Packet {
@@ -126,20 +109,14 @@ fn jumps_returns_and_policies() {
         (
             "a chain's end goes back behind the jump",
             Policy::Accept,
-            &[
-                ("FORWARD", &[Jump(1), Do(Drop)]),
-                ("A", &[Do(Target::None)]),
-            ],
+            &[("FORWARD", &[Jump(1), Do(Drop)]), ("A", &[Do(Target::None)])],
             Verdict::Drop,
             3,
         ),
         (
             "return goes back behind the jump",
             Policy::Accept,
-            &[
-                ("FORWARD", &[Jump(1), Do(Drop)]),
-                ("A", &[Do(Return), Do(Accept)]),
-            ],
+            &[("FORWARD", &[Jump(1), Do(Drop)]), ("A", &[Do(Return), Do(Accept)])],
             Verdict::Drop,
             3,
         ),
@@ -153,43 +130,28 @@ fn jumps_returns_and_policies() {
         (
             "goto returns to the caller of its chain",
             Policy::Accept,
-            &[
-                ("FORWARD", &[Jump(1), Do(Drop)]),
-                ("A", &[Goto(2), Do(Accept)]),
-                ("B", &[]),
-            ],
+            &[("FORWARD", &[Jump(1), Do(Drop)]), ("A", &[Goto(2), Do(Accept)]), ("B", &[])],
             Verdict::Drop,
             3,
         ),
         (
             "accept ends the table from within",
             Policy::Drop,
-            &[
-                ("FORWARD", &[Jump(1), Do(Drop)]),
-                ("A", &[Jump(2)]),
-                ("B", &[Do(Accept)]),
-            ],
+            &[("FORWARD", &[Jump(1), Do(Drop)]), ("A", &[Jump(2)]), ("B", &[Do(Accept)])],
             Verdict::Accept,
             3,
         ),
         (
             "one chain called twice",
             Policy::Accept,
-            &[
-                ("FORWARD", &[Jump(1), Jump(1), Do(Drop)]),
-                ("A", &[Do(Target::None)]),
-            ],
+            &[("FORWARD", &[Jump(1), Jump(1), Do(Drop)]), ("A", &[Do(Target::None)])],
             Verdict::Drop,
             5,
         ),
     ];
     for (name, policy, chains, verdict, evaluated) in cases {
         let seen = forward(&table(*policy, chains), packet());
-        assert_eq!(
-            (&seen.verdict, seen.evaluated),
-            (verdict, *evaluated),
-            "{name}: {seen:?}"
-        );
+        assert_eq!((&seen.verdict, seen.evaluated), (verdict, *evaluated), "{name}: {seen:?}");
     }
 }
 
@@ -197,34 +159,15 @@ fn jumps_returns_and_policies() {
 fn marks() {
     let cases = [
         ("--set-mark 0x1/0x3", 0xf, Target::set_mark(0x1, 0x3), 0xd),
-        (
-            "--set-mark also clears its own bits",
-            0xf,
-            Target::set_mark(0x8, 0x3),
-            0xc,
-        ),
+        ("--set-mark also clears its own bits", 0xf, Target::set_mark(0x8, 0x3), 0xc),
         ("--or-mark", 0x1, Target::or_mark(0x4000), 0x4001),
         ("--and-mark", 0x4001, Target::and_mark(0x1), 0x1),
         ("--xor-mark", 0x4001, Target::xor_mark(0x4000), 0x1),
-        (
-            "--set-xmark 0x1/0xffffffff",
-            0xf0,
-            Target::Mark {
-                value: 1,
-                mask: u32::MAX,
-            },
-            0x1,
-        ),
+        ("--set-xmark 0x1/0xffffffff", 0xf0, Target::Mark { value: 1, mask: u32::MAX }, 0x1),
     ];
     for (name, before, target, after) in cases {
         let rules = table(Policy::Accept, &[("FORWARD", &[Step::Do(target)])]);
-        let seen = forward(
-            &rules,
-            Packet {
-                mark: before,
-                ..packet()
-            },
-        );
+        let seen = forward(&rules, Packet { mark: before, ..packet() });
         assert_eq!(seen.packet.mark, after, "{name}");
     }
 }
@@ -240,120 +183,45 @@ fn matches(condition: Rule, packet: Packet) -> bool {
 #[test]
 fn matches_one_by_one() {
     let tcp_match = |sport, dport, flags| {
-        rule().protocol(Protocol::TCP).with(Match::Tcp {
-            sport,
-            dport,
-            flags,
-        })
+        rule().protocol(Protocol::TCP).with(Match::Tcp { sport, dport, flags })
     };
     let net = |text: [u8; 4], len| crate::Prefix::new(std::net::Ipv4Addr::from(text).into(), len);
     let ctstate = |states, invert| rule().with(Match::CtState { states, invert });
-    let types = |kind, invert| AddrTypeMatch {
-        types: crate::rule::AddrTypes::of(&[kind]),
-        invert,
-    };
-    let addrtype = |src, dst, limit_iface_in| {
-        rule().with(Match::AddrType {
-            src,
-            dst,
-            limit_iface_in,
-        })
-    };
+    let types = |kind, invert| AddrTypeMatch { types: crate::rule::AddrTypes::of(&[kind]), invert };
+    let addrtype =
+        |src, dst, limit_iface_in| rule().with(Match::AddrType { src, dst, limit_iface_in });
     use crate::rule::AddrType::{Local, Unicast};
-    let marked = Packet {
-        mark: 0x1ff,
-        ..packet()
-    };
+    let marked = Packet { mark: 0x1ff, ..packet() };
     let cases = [
-        (
-            "source in prefix",
-            rule().source(net([10, 244, 1, 9], 24)),
-            packet(),
-            true,
-        ),
-        (
-            "source outside",
-            rule().source(net([10, 244, 2, 0], 24)),
-            packet(),
-            false,
-        ),
-        (
-            "! source",
-            rule().not_source(net([10, 244, 2, 0], 24)),
-            packet(),
-            true,
-        ),
+        ("source in prefix", rule().source(net([10, 244, 1, 9], 24)), packet(), true),
+        ("source outside", rule().source(net([10, 244, 2, 0], 24)), packet(), false),
+        ("! source", rule().not_source(net([10, 244, 2, 0], 24)), packet(), true),
         ("destination", rule().destination(host(VIP)), packet(), true),
-        (
-            "everything",
-            rule().destination(net([0, 0, 0, 0], 0)),
-            packet(),
-            true,
-        ),
+        ("everything", rule().destination(net([0, 0, 0, 0], 0)), packet(), true),
         ("protocol", rule().protocol(Protocol::UDP), packet(), false),
-        (
-            "in device",
-            rule().in_device("cni+").unwrap(),
-            packet(),
-            true,
-        ),
-        (
-            "out device",
-            rule().out_device("cni0").unwrap(),
-            packet(),
-            false,
-        ),
-        (
-            "sport",
-            tcp_match(Some(PortMatch::range(1, 999)), None, None),
-            packet(),
-            false,
-        ),
+        ("in device", rule().in_device("cni+").unwrap(), packet(), true),
+        ("out device", rule().out_device("cni0").unwrap(), packet(), false),
+        ("sport", tcp_match(Some(PortMatch::range(1, 999)), None, None), packet(), false),
         (
             "! sport",
             tcp_match(Some(PortMatch::range(1, 999).inverted()), None, None),
             packet(),
             true,
         ),
-        (
-            "dport",
-            tcp_match(None, Some(PortMatch::one(80)), None),
-            packet(),
-            true,
-        ),
-        (
-            "syn",
-            tcp_match(None, None, Some(FlagsMatch::SYN)),
-            packet(),
-            true,
-        ),
+        ("dport", tcp_match(None, Some(PortMatch::one(80)), None), packet(), true),
+        ("syn", tcp_match(None, None, Some(FlagsMatch::SYN)), packet(), true),
         (
             "syn on an answer",
             tcp_match(None, None, Some(FlagsMatch::SYN)),
             tcp((CLIENT, 1), (VIP, 80), TcpFlags::SYN_ACK),
             false,
         ),
-        (
-            "mark is masked, the value is not",
-            rule().mark(0x1ff, 0xff),
-            marked,
-            false,
-        ),
+        ("mark is masked, the value is not", rule().mark(0x1ff, 0xff), marked, false),
         ("mark", rule().mark(0xff, 0xff), marked, true),
         ("! mark", rule().not_mark(0x4000, 0x4000), marked, true),
-        (
-            "ctstate",
-            ctstate(CtStates::NEW | CtStates::RELATED, false),
-            packet(),
-            true,
-        ),
+        ("ctstate", ctstate(CtStates::NEW | CtStates::RELATED, false), packet(), true),
         ("! ctstate", ctstate(CtStates::NEW, true), packet(), false),
-        (
-            "dst-type of an address that is not ours",
-            rule().dst_type(Local),
-            packet(),
-            false,
-        ),
+        ("dst-type of an address that is not ours", rule().dst_type(Local), packet(), false),
         ("src-type unicast", rule().src_type(Unicast), packet(), true),
         (
             "dst-type local",
@@ -378,10 +246,7 @@ fn matches_one_by_one() {
         ("never", rule().random(Probability::NEVER), packet(), false),
         (
             "! never",
-            rule().with(Match::Random {
-                probability: Probability::NEVER,
-                invert: true,
-            }),
+            rule().with(Match::Random { probability: Probability::NEVER, invert: true }),
             packet(),
             true,
         ),
@@ -415,41 +280,18 @@ fn matches_one_by_one() {
 fn nth_counts_what_reaches_it() {
     let mut builder = RulesetBuilder::new();
     let chain = builder.builtin(Table::Filter, Hook::Forward);
-    let third = Match::Nth {
-        every: 3,
-        packet: 2,
-        invert: false,
-    };
-    let third = rule()
-        .protocol(Protocol::TCP)
-        .with(third)
-        .then(Target::Drop);
+    let third = Match::Nth { every: 3, packet: 2, invert: false };
+    let third = rule().protocol(Protocol::TCP).with(third).then(Target::Drop);
     builder.append(Table::Filter, chain, third);
     let rules = builder.build().unwrap();
     let mut memory = Memory::default();
     let pass = |packet, memory: &mut Memory| {
-        let seen = walk(
-            &rules,
-            Table::Filter,
-            Hook::Forward,
-            packet,
-            0,
-            Lookup::Indexed,
-            memory,
-        );
-        if seen.verdict == Verdict::Drop {
-            'M'
-        } else {
-            '.'
-        }
+        let seen = walk(&rules, Table::Filter, Hook::Forward, packet, 0, Lookup::Indexed, memory);
+        if seen.verdict == Verdict::Drop { 'M' } else { '.' }
     };
     let first: String = (0..7).map(|_| pass(packet(), &mut memory)).collect();
     assert_eq!(first, "..M..M.");
-    assert_eq!(
-        pass(udp((CLIENT, 1), (VIP, 2)), &mut memory),
-        '.',
-        "does not reach the match"
-    );
+    assert_eq!(pass(udp((CLIENT, 1), (VIP, 2)), &mut memory), '.', "does not reach the match");
     memory.table_replaced(Table::Filter);
     let again: String = (0..4).map(|_| pass(packet(), &mut memory)).collect();
     assert_eq!(again, "..M.", "a replaced table counts anew");
@@ -462,11 +304,7 @@ fn a_run_that_is_come_back_into_takes_a_new_draw() {
     let noop = builder.chain(Table::Filter, "NOOP");
     let always = || rule().random(Probability::ALWAYS);
     builder.append(Table::Filter, chain, rule().random(Probability::NEVER));
-    builder.append(
-        Table::Filter,
-        chain,
-        always().comment("x").then(Target::Jump(noop)),
-    );
+    builder.append(Table::Filter, chain, always().comment("x").then(Target::Jump(noop)));
     builder.append(Table::Filter, chain, always().then(Target::Drop));
     let seen = forward(&builder.build().unwrap(), packet());
     assert_eq!((seen.draws, seen.evaluated), (2, 3));
@@ -476,9 +314,7 @@ fn a_run_that_is_come_back_into_takes_a_new_draw() {
 #[test]
 fn a_run_takes_one_draw_and_counts_as_the_walk_does() {
     let mut proxy = Proxy::new();
-    let endpoints: Vec<_> = (1..=9)
-        .map(|i| (std::net::Ipv4Addr::new(10, 244, 3, i), 80))
-        .collect();
+    let endpoints: Vec<_> = (1..=9).map(|i| (std::net::Ipv4Addr::new(10, 244, 3, i), 80)).collect();
     proxy.service(Protocol::TCP, VIP, 80, &endpoints);
     let rules = proxy.build();
     let mut picked = std::collections::BTreeMap::new();
@@ -494,21 +330,14 @@ fn a_run_takes_one_draw_and_counts_as_the_walk_does() {
             &mut memory,
         );
         assert_eq!(seen.draws, 1);
-        let Verdict::Nat(Nat::Dnat(range)) = &seen.verdict else {
-            panic!("{seen:?}")
-        };
-        let crate::rule::NatAddresses::V4(addr, _) = range.addresses else {
-            panic!()
-        };
+        let Verdict::Nat(Nat::Dnat(range)) = &seen.verdict else { panic!("{seen:?}") };
+        let crate::rule::NatAddresses::V4(addr, _) = range.addresses else { panic!() };
         // PREROUTING, KUBE-SERVICES, i rules of the Service's chain, two of the endpoint's.
         assert_eq!(seen.evaluated, 1 + 1 + u32::from(addr.octets()[3]) + 2);
         *picked.entry(addr).or_insert(0u32) += 1;
     }
     // 8 degrees of freedom: the 1 - 1e-6 quantile is 43.3.
-    let chi2: f64 = picked
-        .values()
-        .map(|n| (f64::from(*n) - 1000.0).powi(2) / 1000.0)
-        .sum();
+    let chi2: f64 = picked.values().map(|n| (f64::from(*n) - 1000.0).powi(2) / 1000.0).sum();
     assert!(picked.len() == 9 && chi2 < 43.3, "{chi2} {picked:?}");
 }
 
@@ -538,10 +367,7 @@ fn vip(i: u8) -> std::net::Ipv4Addr {
 impl Drawn {
     /// The rule; it may call the chains given.
     fn rule(&self, number: u32, callees: &[ChainId]) -> Rule {
-        let mut made = Rule::new(Origin {
-            owner: 1,
-            item: number,
-        });
+        let mut made = Rule::new(Origin { owner: 1, item: number });
         if self.extra == 4 {
             made = made.comment("first");
         }
@@ -558,11 +384,7 @@ impl Drawn {
         made = match self.extra {
             0 => made.random(Probability::one_of(3)),
             1 => made.mark(1, 1),
-            2 => made.with(Match::Nth {
-                every: 2,
-                packet: 1,
-                invert: false,
-            }),
+            2 => made.with(Match::Nth { every: 2, packet: 1, invert: false }),
             3 => made.source(host(CLIENT)),
             _ => made,
         };
@@ -570,9 +392,7 @@ impl Drawn {
     }
 
     fn target(&self, callees: &[ChainId]) -> Target {
-        let callee = callees
-            .get(usize::from(self.target) % callees.len().max(1))
-            .copied();
+        let callee = callees.get(usize::from(self.target) % callees.len().max(1)).copied();
         match (self.target, callee) {
             (0, _) => Target::Drop,
             (1, _) => Target::Return,
@@ -591,11 +411,7 @@ fn packets() -> impl Strategy<Value = Vec<(u8, bool, u16, u64)>> {
 
 fn packet_of((dst, is_udp, port, seed): (u8, bool, u16, u64)) -> (Packet, u64) {
     let to = (vip(dst), port);
-    let made = if is_udp {
-        udp((CLIENT, 9), to)
-    } else {
-        tcp((CLIENT, 9), to, TcpFlags::SYN)
-    };
+    let made = if is_udp { udp((CLIENT, 9), to) } else { tcp((CLIENT, 9), to, TcpFlags::SYN) };
     (made, seed)
 }
 
@@ -676,17 +492,9 @@ impl Rules for Grouped {
     fn slot(&self, _: Table, _: SlotId, _: &Packet, from: u32) -> SlotHit<'_> {
         let total = self.all.len() as u32;
         if from < total {
-            SlotHit {
-                rules: &self.all,
-                before: 0,
-                total,
-            }
+            SlotHit { rules: &self.all, before: 0, total }
         } else {
-            SlotHit {
-                rules: &[],
-                before: total,
-                total,
-            }
+            SlotHit { rules: &[], before: total, total }
         }
     }
 

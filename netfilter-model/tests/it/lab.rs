@@ -56,26 +56,16 @@ pub(crate) fn skip(test: &str, reason: &str) {
 }
 
 fn run(command: &mut Command, input: &str) -> Result<String, String> {
-    let spawned = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = spawned
-        .spawn()
-        .map_err(|error| format!("{command:?}: {error}"))?;
+    let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = spawned.spawn().map_err(|error| format!("{command:?}: {error}"))?;
     let mut stdin = child.stdin.take().expect("piped");
     let sent = stdin.write_all(input.as_bytes());
     drop(stdin);
-    let output = child
-        .wait_with_output()
-        .map_err(|error| format!("{command:?}: {error}"))?;
+    let output = child.wait_with_output().map_err(|error| format!("{command:?}: {error}"))?;
     if sent.is_ok() && output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(format!(
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    ))
+    Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 fn ip(args: &str) -> Result<String, String> {
@@ -87,14 +77,8 @@ impl Lab {
     pub(crate) fn try_new(tool: Tool) -> Result<Lab, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        run(
-            Command::new(format!("{}-restore", tool.name())).arg("--version"),
-            "",
-        )?;
-        let mut lab = Lab {
-            name: format!("nfm{}x{count}", std::process::id()),
-            server: None,
-        };
+        run(Command::new(format!("{}-restore", tool.name())).arg("--version"), "")?;
+        let mut lab = Lab { name: format!("nfm{}x{count}", std::process::id()), server: None };
         for place in ["c", "n", "s"] {
             ip(&format!("netns add {}{place}", lab.name))?;
             lab.ip(place, "link set lo up")?;
@@ -125,9 +109,7 @@ impl Lab {
     /// Runs a program in the node's namespace.
     pub(crate) fn node(&self, program: &str, args: &[&str], input: &str) -> Result<String, String> {
         let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &format!("{}n", self.name), program])
-            .args(args);
+        command.args(["netns", "exec", &format!("{}n", self.name), program]).args(args);
         run(&mut command, input)
     }
 
@@ -157,21 +139,12 @@ impl Lab {
 
     fn serve(&mut self) -> Result<(), String> {
         let mut command = self.role("s", "serve", "");
-        let spawned = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let child = spawned
-            .spawn()
-            .map_err(|error| format!("{command:?}: {error}"))?;
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let child = spawned.spawn().map_err(|error| format!("{command:?}: {error}"))?;
         let child = self.server.insert(child);
         let mut lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
         let ready = |line: std::io::Result<String>| line.is_ok_and(|l| l.ends_with("ready"));
-        if lines.any(ready) {
-            Ok(())
-        } else {
-            Err("the server did not start".to_owned())
-        }
+        if lines.any(ready) { Ok(()) } else { Err("the server did not start".to_owned()) }
     }
 
     /// Runs a client and returns its lines.
@@ -203,9 +176,7 @@ fn role() {
     let args = std::env::var(ARGS).unwrap_or_default();
     match role.as_str() {
         "serve" => serve(),
-        "tcp" => args
-            .split_whitespace()
-            .for_each(|to| println!("{MARK}{}", connect(to, PATIENCE))),
+        "tcp" => args.split_whitespace().for_each(|to| println!("{MARK}{}", connect(to, PATIENCE))),
         "together" => together(&args),
         "udp" => exchange(&args),
         role => panic!("no role {role}"),
@@ -273,10 +244,7 @@ fn exchange(args: &str) {
         let mut buffer = [0; 64];
         match socket.recv_from(&mut buffer) {
             Ok((len, from)) => {
-                println!(
-                    "{MARK}{from} ok {}",
-                    String::from_utf8_lossy(&buffer[..len])
-                );
+                println!("{MARK}{from} ok {}", String::from_utf8_lossy(&buffer[..len]));
             }
             Err(error) => println!("{MARK}- {:?}", error.kind()),
         }

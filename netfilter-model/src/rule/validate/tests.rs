@@ -23,20 +23,9 @@ fn said(table: Table, hook: Hook, rule: Rule) -> String {
 fn one_rule() {
     let tcp = || rule().protocol(Protocol::TCP);
     let snat = || Target::Nat(Nat::Snat(NatRange::address(VIP.into())));
-    let fully = NatFlags {
-        random_fully: true,
-        ..NatFlags::default()
-    };
-    let limited = Match::AddrType {
-        src: None,
-        dst: None,
-        limit_iface_in: true,
-    };
-    let backwards = Match::Tcp {
-        sport: Some(PortMatch::range(9, 1)),
-        dport: None,
-        flags: None,
-    };
+    let fully = NatFlags { random_fully: true, ..NatFlags::default() };
+    let limited = Match::AddrType { src: None, dst: None, limit_iface_in: true };
+    let backwards = Match::Tcp { sport: Some(PortMatch::range(9, 1)), dport: None, flags: None };
     let (nat, filter) = (Table::Nat, Table::Filter);
     let cases = [
         (nat, Prerouting, tcp().then(dnat(VIP, 80)), "ok"),
@@ -59,18 +48,8 @@ fn one_rule() {
             "rule 1: DNAT is not accepted in table filter, only in table nat",
         ),
         (nat, Input, rule().then(snat()), "ok"),
-        (
-            nat,
-            Output,
-            rule().then(snat()),
-            "only from INPUT, POSTROUTING",
-        ),
-        (
-            nat,
-            Output,
-            rule().then(masquerade()),
-            "only from POSTROUTING",
-        ),
+        (nat, Output, rule().then(snat()), "only from INPUT, POSTROUTING"),
+        (nat, Output, rule().then(masquerade()), "only from POSTROUTING"),
         (
             nat,
             Prerouting,
@@ -80,23 +59,11 @@ fn one_rule() {
         (
             nat,
             Prerouting,
-            tcp().then(Target::Nat(Nat::Dnat(
-                NatRange::to(VIP.into(), 1).with_flags(fully),
-            ))),
+            tcp().then(Target::Nat(Nat::Dnat(NatRange::to(VIP.into(), 1).with_flags(fully)))),
             "DNAT does not accept --random-fully",
         ),
-        (
-            nat,
-            Output,
-            rule().then(Target::Drop),
-            "table nat is not for filtering",
-        ),
-        (
-            filter,
-            Forward,
-            rule().then(Target::Reject(RejectWith::DEFAULT)),
-            "ok",
-        ),
+        (nat, Output, rule().then(Target::Drop), "table nat is not for filtering"),
+        (filter, Forward, rule().then(Target::Reject(RejectWith::DEFAULT)), "ok"),
         (
             filter,
             Forward,
@@ -115,30 +82,10 @@ fn one_rule() {
             rule().then(Target::Reject(RejectWith::DEFAULT)),
             "only in table filter",
         ),
-        (
-            filter,
-            Forward,
-            rule().dport(Protocol::ICMP, 80),
-            "a TCP match needs -p with one of tcp",
-        ),
-        (
-            filter,
-            Forward,
-            tcp().with(backwards),
-            "port range 9:1 ends before it begins",
-        ),
-        (
-            filter,
-            Output,
-            rule().in_device("eth0").unwrap(),
-            "-i cannot be used in OUTPUT",
-        ),
-        (
-            filter,
-            Input,
-            rule().out_device("eth0").unwrap(),
-            "-o cannot be used in INPUT",
-        ),
+        (filter, Forward, rule().dport(Protocol::ICMP, 80), "a TCP match needs -p with one of tcp"),
+        (filter, Forward, tcp().with(backwards), "port range 9:1 ends before it begins"),
+        (filter, Output, rule().in_device("eth0").unwrap(), "-i cannot be used in OUTPUT"),
+        (filter, Input, rule().out_device("eth0").unwrap(), "-o cannot be used in INPUT"),
         (
             filter,
             Output,
@@ -148,29 +95,19 @@ fn one_rule() {
         (
             filter,
             Output,
-            rule().with(Match::Nth {
-                every: 3,
-                packet: 3,
-                invert: false,
-            }),
+            rule().with(Match::Nth { every: 3, packet: 3, invert: false }),
             "--packet 3 must be from 0 to 3 - 1",
         ),
         (
             filter,
             Output,
-            rule().with(Match::Protocol {
-                protocol: Protocol(0),
-                invert: true,
-            }),
+            rule().with(Match::Protocol { protocol: Protocol(0), invert: true }),
             "! -p 0 would never match",
         ),
     ];
     for (table, hook, rule, expected) in cases {
         let said = said(table, hook, rule);
-        assert!(
-            said.ends_with(expected) || said.contains(expected),
-            "{said}\nnot: {expected}"
-        );
+        assert!(said.ends_with(expected) || said.contains(expected), "{said}\nnot: {expected}");
     }
 }
 
@@ -188,16 +125,7 @@ fn every_hook_that_reaches_a_chain_counts() {
     builder.append(nat, postrouting, rule().then(Target::Goto(a)));
     let error = builder.build().unwrap_err();
     assert_eq!((&*error.chain, error.rule), ("B", Some(1)));
-    assert!(
-        matches!(
-            error.problem,
-            Problem::WrongHook {
-                hook: Postrouting,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error.problem, Problem::WrongHook { hook: Postrouting, .. }), "{error}");
 }
 
 #[test]
@@ -236,28 +164,15 @@ fn nf_tables_nests_fifteen_jumps_and_x_tables_more() {
 
 #[test]
 fn chains_are_named_and_exist() {
-    for name in [
-        "",
-        "a b",
-        "-x",
-        "!x",
-        "ACCEPT",
-        "a-name-of-more-than-28-letters",
-    ] {
+    for name in ["", "a b", "-x", "!x", "ACCEPT", "a-name-of-more-than-28-letters"] {
         let mut builder = RulesetBuilder::new();
         builder.chain(Table::Filter, name);
         assert!(builder.build().is_err(), "{name:?}");
     }
-    let unknown = ChainId {
-        fragment: FragmentId::BASE,
-        index: 99,
-    };
+    let unknown = ChainId { fragment: FragmentId::BASE, index: 99 };
     let text = said(Table::Filter, Forward, rule().then(Target::Jump(unknown)));
     assert!(text.contains("no chain of this table"), "{text}");
-    let builtin = ChainId {
-        fragment: FragmentId::BASE,
-        index: 0,
-    };
+    let builtin = ChainId { fragment: FragmentId::BASE, index: 0 };
     let text = said(Table::Filter, Forward, rule().then(Target::Jump(builtin)));
     assert!(text.contains("jump to the built-in chain INPUT"), "{text}");
     let mut builder = RulesetBuilder::new();
@@ -292,13 +207,7 @@ fn a_fragment_is_checked_against_where_its_slot_stands() {
     assert!(matches!(wrong, Err(Problem::WrongHook { .. })), "{wrong:?}");
     let back = build(&jump, rule().then(Target::Jump(services)));
     assert!(matches!(back, Err(Problem::Loop(_))), "{back:?}");
-    let chance = build(
-        &|chain| {
-            rule()
-                .random(Probability::one_of(2))
-                .then(Target::Jump(chain))
-        },
-        rewrite(),
-    );
+    let chance =
+        build(&|chain| rule().random(Probability::one_of(2)).then(Target::Jump(chain)), rewrite());
     assert_eq!(chance, Err(Problem::OnlyRandomInSlot));
 }
