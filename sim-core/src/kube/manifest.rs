@@ -90,12 +90,7 @@ impl Path {
 
     /// Returns the place `spec.template` …, given with points.
     fn of(dotted: &str) -> Path {
-        Path(
-            dotted
-                .split('.')
-                .map(|key| Segment::Key(key.to_owned()))
-                .collect(),
-        )
+        Path(dotted.split('.').map(|key| Segment::Key(key.to_owned())).collect())
     }
 }
 
@@ -144,11 +139,7 @@ impl Manifest {
                 }
             }
         }
-        if problems.is_empty() {
-            Ok(manifests)
-        } else {
-            Err(problems)
-        }
+        if problems.is_empty() { Ok(manifests) } else { Err(problems) }
     }
 }
 
@@ -171,12 +162,7 @@ impl Findings {
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
-        self.errors.push(Problem {
-            code,
-            path,
-            message: message.into(),
-            help: help.into(),
-        });
+        self.errors.push(Problem { code, path, message: message.into(), help: help.into() });
     }
 
     fn not_modelled(&mut self, path: Path, message: impl Into<String>, help: impl Into<String>) {
@@ -202,11 +188,9 @@ fn read_one(value: &Value) -> Result<Manifest, Vec<Problem>> {
     let mut findings = Findings::default();
     let object = read_object(value, &mut findings);
     match object {
-        Some(object) if findings.errors.is_empty() => Ok(Manifest {
-            path: Path::default(),
-            object,
-            warnings: findings.warnings,
-        }),
+        Some(object) if findings.errors.is_empty() => {
+            Ok(Manifest { path: Path::default(), object, warnings: findings.warnings })
+        }
         _ => Err(findings.errors),
     }
 }

@@ -15,12 +15,7 @@ pub(super) fn read_deployment(
     deployment: apps::Deployment,
     findings: &mut Findings,
 ) -> Option<DeploymentSpec> {
-    let name = read_name(
-        &deployment.metadata,
-        is_dns_subdomain,
-        DNS_SUBDOMAIN,
-        findings,
-    );
+    let name = read_name(&deployment.metadata, is_dns_subdomain, DNS_SUBDOMAIN, findings);
     let spec = deployment.spec;
     if spec == apps::DeploymentSpec::default() {
         findings.missing(Path::default(), "spec");
@@ -30,20 +25,12 @@ pub(super) fn read_deployment(
     let replicas = match u32::try_from(spec.replicas.unwrap_or(1)) {
         Ok(replicas) => replicas,
         Err(_) => {
-            findings.error(
-                at.key("replicas"),
-                "replicas cannot be negative",
-                "use 0 or more",
-            );
+            findings.error(at.key("replicas"), "replicas cannot be negative", "use 0 or more");
             0
         }
     };
-    let min_ready = seconds(
-        spec.min_ready_seconds.unwrap_or(0).into(),
-        0,
-        at.key("minReadySeconds"),
-        findings,
-    );
+    let min_ready =
+        seconds(spec.min_ready_seconds.unwrap_or(0).into(), 0, at.key("minReadySeconds"), findings);
     if spec.paused == Some(true) {
         findings.not_modelled(
             at.key("paused"),
@@ -58,11 +45,7 @@ pub(super) fn read_deployment(
         .as_ref()
         .and_then(|metadata| metadata.labels.clone())
         .unwrap_or_default();
-    check_labels(
-        Some(&labels),
-        &template_at.key("metadata").key("labels"),
-        findings,
-    );
+    check_labels(Some(&labels), &template_at.key("metadata").key("labels"), findings);
     check_selector(&spec.selector, &labels, &at, findings);
     let strategy = read_strategy(spec.strategy.as_ref(), &at.key("strategy"), findings);
     let Some(pod) = spec.template.spec else {
@@ -70,13 +53,7 @@ pub(super) fn read_deployment(
         return None;
     };
     let template = read_pod(&pod, labels, &template_at.key("spec"), findings);
-    Some(DeploymentSpec {
-        name,
-        replicas,
-        strategy,
-        min_ready,
-        template,
-    })
+    Some(DeploymentSpec { name, replicas, strategy, min_ready, template })
 }
 
 /// Checks that a Deployment's selector matches the labels of its own Pods.
@@ -166,10 +143,7 @@ fn read_strategy(
         Some(value) => int_or_percent(value, at.key(field), findings).unwrap_or_else(quarter),
     };
     let max_surge = read(rolling.and_then(|r| r.max_surge.as_ref()), "maxSurge");
-    let max_unavailable = read(
-        rolling.and_then(|r| r.max_unavailable.as_ref()),
-        "maxUnavailable",
-    );
+    let max_unavailable = read(rolling.and_then(|r| r.max_unavailable.as_ref()), "maxUnavailable");
     let is_zero = |n| matches!(n, IntOrPercent::Int(0) | IntOrPercent::Percent(0));
     if is_zero(max_surge) && is_zero(max_unavailable) {
         findings.error(
@@ -185,10 +159,7 @@ fn read_strategy(
             "at most all Pods can be unavailable",
         );
     }
-    Strategy::RollingUpdate {
-        max_surge,
-        max_unavailable,
-    }
+    Strategy::RollingUpdate { max_surge, max_unavailable }
 }
 
 fn int_or_percent(value: &IntOrString, at: Path, findings: &mut Findings) -> Option<IntOrPercent> {

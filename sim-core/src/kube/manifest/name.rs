@@ -25,11 +25,7 @@ pub(super) fn read_name(
         let message = format!("{namespace:?} is not a valid namespace");
         findings.error(Path::of("metadata.namespace"), message, DNS_LABEL);
     }
-    check_labels(
-        metadata.labels.as_ref(),
-        &Path::of("metadata.labels"),
-        findings,
-    );
+    check_labels(metadata.labels.as_ref(), &Path::of("metadata.labels"), findings);
     ObjectName { namespace, name }
 }
 
@@ -50,11 +46,7 @@ pub(super) fn check_labels(
     for (key, value) in labels.into_iter().flatten() {
         let name = key.split_once('/').map_or(key.as_str(), |(_, name)| name);
         if !is_label_text(name) || name.is_empty() {
-            findings.error(
-                at.key(key),
-                format!("{key:?} is not a valid label key"),
-                LABEL_TEXT,
-            );
+            findings.error(at.key(key), format!("{key:?} is not a valid label key"), LABEL_TEXT);
         }
         if !is_label_text(value) {
             findings.error(
@@ -113,9 +105,7 @@ pub(super) fn is_port_name(text: &str) -> bool {
 fn is_label_text(text: &str) -> bool {
     let is_end = |byte: Option<u8>| byte.is_none_or(|byte| byte.is_ascii_alphanumeric());
     text.len() <= 63
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
         && is_end(text.bytes().next())
         && is_end(text.bytes().last())
 }

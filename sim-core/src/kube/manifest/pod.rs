@@ -258,10 +258,9 @@ fn read_pre_stop(
 pub(super) fn exec_sleep(command: &[String]) -> Option<(Duration, String)> {
     let program = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     match command {
-        [sleep, amounts @ ..] if program(sleep) == "sleep" => Some((
-            sleep_amount(amounts.iter().map(String::as_str))?,
-            String::new(),
-        )),
+        [sleep, amounts @ ..] if program(sleep) == "sleep" => {
+            Some((sleep_amount(amounts.iter().map(String::as_str))?, String::new()))
+        }
         [shell, flag, script]
             if ["sh", "bash", "ash", "dash"].contains(&program(shell).as_str())
                 && flag.starts_with('-')

@@ -14,21 +14,13 @@ use super::{Findings, Object, Path};
 use crate::config::{ServicePortSpec, ServiceSpec, TargetPort};
 
 pub(super) fn read_service(service: core::Service, findings: &mut Findings) -> Option<Object> {
-    let name = read_name(
-        &service.metadata,
-        is_dns_1035_label,
-        DNS_1035_LABEL,
-        findings,
-    );
+    let name = read_name(&service.metadata, is_dns_1035_label, DNS_1035_LABEL, findings);
     let Some(spec) = service.spec else {
         findings.missing(Path::default(), "spec");
         return None;
     };
     let at = Path::of("spec");
-    let ignored = Object::Ignored {
-        kind: "Service".to_owned(),
-        name: name.clone(),
-    };
+    let ignored = Object::Ignored { kind: "Service".to_owned(), name: name.clone() };
     let kind = spec.type_.as_deref().unwrap_or("ClusterIP");
     match kind {
         "ClusterIP" => {}
@@ -124,11 +116,7 @@ fn warn_unmodelled_service(spec: &core::ServiceSpec, at: &Path, findings: &mut F
             "traffic is spread over all endpoints here",
         );
     }
-    if spec
-        .external_ips
-        .as_ref()
-        .is_some_and(|ips| !ips.is_empty())
-    {
+    if spec.external_ips.as_ref().is_some_and(|ips| !ips.is_empty()) {
         findings.not_modelled(
             at.key("externalIPs"),
             "externalIPs are not modelled yet",

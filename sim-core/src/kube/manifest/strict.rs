@@ -25,11 +25,8 @@ pub(super) fn read<T: DeserializeOwned>(value: &Value, problems: &mut Vec<Proble
     let mut value = value.clone();
     for _ in 0..MOST_ERRORS {
         let mut found = Vec::new();
-        let result = T::deserialize(Strict {
-            value: &value,
-            path: Path::default(),
-            problems: &mut found,
-        });
+        let result =
+            T::deserialize(Strict { value: &value, path: Path::default(), problems: &mut found });
         for problem in found {
             if !problems.contains(&problem) {
                 problems.push(problem);
@@ -95,10 +92,7 @@ impl std::error::Error for Error {}
 
 impl de::Error for Error {
     fn custom<T: fmt::Display>(message: T) -> Error {
-        Error {
-            path: None,
-            message: message.to_string(),
-        }
+        Error { path: None, message: message.to_string() }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn de::Expected) -> Error {
@@ -190,9 +184,7 @@ impl<'de> Deserializer<'de> for Strict<'de, '_> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         let path = self.path.clone();
-        visitor
-            .visit_newtype_struct(self)
-            .map_err(|error| error.at(&path))
+        visitor.visit_newtype_struct(self).map_err(|error| error.at(&path))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -228,12 +220,7 @@ impl<'de> SeqAccess<'de> for Items<'de, '_> {
         };
         let path = self.path.join(Segment::Index(index));
         let problems = &mut *self.problems;
-        seed.deserialize(Strict {
-            value,
-            path,
-            problems,
-        })
-        .map(Some)
+        seed.deserialize(Strict { value, path, problems }).map(Some)
     }
 }
 
@@ -267,20 +254,14 @@ impl<'de> MapAccess<'de> for Entries<'de, '_> {
         }
         self.value = Some((key, value));
         let key: de::value::StrDeserializer<'_, Error> = key.as_str().into_deserializer();
-        seed.deserialize(key)
-            .map(Some)
-            .map_err(|error| error.at(&self.path))
+        seed.deserialize(key).map(Some).map_err(|error| error.at(&self.path))
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
         let (key, value) = self.value.take().expect("a value follows its key");
         let path = self.path.join(Segment::Key(key.to_owned()));
         let problems = &mut *self.problems;
-        seed.deserialize(Strict {
-            value,
-            path,
-            problems,
-        })
+        seed.deserialize(Strict { value, path, problems })
     }
 }
 

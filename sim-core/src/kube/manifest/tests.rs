@@ -72,10 +72,7 @@ fn the_service_of_an_nginx_tutorial() {
     assert_eq!(
         manifest.object,
         Object::Service(ServiceSpec {
-            name: ObjectName {
-                namespace: "default".into(),
-                name: "nginx".into()
-            },
+            name: ObjectName { namespace: "default".into(), name: "nginx".into() },
             cluster_ip: None,
             selector: BTreeMap::from([("app".into(), "nginx".into())]),
             ports: vec![ServicePortSpec {
@@ -149,10 +146,7 @@ fn all_problems_at_once_with_their_places() {
         "unknown-field spec.template.spec.containers[0].readinesProbe: Kubernetes knows no field \
          `readinesProbe` here (did you mean `readinessProbe`?)",
     ] {
-        assert!(
-            found.iter().any(|line| line.starts_with(expected)),
-            "{expected}\n{found:#?}"
-        );
+        assert!(found.iter().any(|line| line.starts_with(expected)), "{expected}\n{found:#?}");
     }
 }
 
@@ -164,18 +158,12 @@ fn validation_as_the_api_server_judges() {
             |v| v["metadata"]["name"] = json!("Nginx"),
             "metadata.name: \"Nginx\" is not a valid name",
         ),
-        (
-            |v| v["spec"]["replicas"] = json!(-1),
-            "spec.replicas: replicas cannot be negative",
-        ),
+        (|v| v["spec"]["replicas"] = json!(-1), "spec.replicas: replicas cannot be negative"),
         (
             |v| v["spec"]["selector"]["matchLabels"]["app"] = json!("web"),
             "spec.selector.matchLabels.app: `app: web` is not among",
         ),
-        (
-            |v| v["spec"]["selector"] = json!({}),
-            "spec: the Deployment has no selector",
-        ),
+        (|v| v["spec"]["selector"] = json!({}), "spec: the Deployment has no selector"),
         (
             |v| {
                 v["spec"]["strategy"] =
@@ -205,28 +193,16 @@ fn validation_as_the_api_server_judges() {
             },
             "spec.template.spec.containers[0].readinessProbe.periodSeconds: periodSeconds cannot",
         ),
-        (
-            |v| v["apiVersion"] = json!("extensions/v1beta1"),
-            "apiVersion: no Deployment in version",
-        ),
+        (|v| v["apiVersion"] = json!("extensions/v1beta1"), "apiVersion: no Deployment in version"),
     ];
     for (change, expected) in deployments {
         let found = problems(&deployment(change));
-        assert!(
-            found.iter().any(|line| line.contains(expected)),
-            "{expected}\n{found:#?}"
-        );
+        assert!(found.iter().any(|line| line.contains(expected)), "{expected}\n{found:#?}");
     }
     let services: &[(Change, &str)] = &[
         (|v| v["metadata"]["name"] = json!("1nginx"), "metadata.name"),
-        (
-            |v| v["spec"]["ports"] = json!([]),
-            "spec: `ports` is missing",
-        ),
-        (
-            |v| v["spec"]["ports"][0]["port"] = json!(0),
-            "spec.ports[0].port: 0 is not a port",
-        ),
+        (|v| v["spec"]["ports"] = json!([]), "spec: `ports` is missing"),
+        (|v| v["spec"]["ports"][0]["port"] = json!(0), "spec.ports[0].port: 0 is not a port"),
         (
             |v| v["spec"]["ports"] = json!([{ "port": 80 }, { "port": 81 }]),
             "spec.ports[1]: a port without a name",
@@ -238,25 +214,13 @@ fn validation_as_the_api_server_judges() {
             },
             "spec.ports[1].name: port name \"a\" is used twice",
         ),
-        (
-            |v| v["spec"]["type"] = json!("NodePorts"),
-            "spec.type: unknown Service type",
-        ),
-        (
-            |v| v["spec"]["clusterIP"] = json!("10.0.0"),
-            "spec.clusterIP: \"10.0.0\" is not",
-        ),
-        (
-            |v| v["spec"]["selector"]["app"] = json!("a b"),
-            "spec.selector.app: \"a b\" is not",
-        ),
+        (|v| v["spec"]["type"] = json!("NodePorts"), "spec.type: unknown Service type"),
+        (|v| v["spec"]["clusterIP"] = json!("10.0.0"), "spec.clusterIP: \"10.0.0\" is not"),
+        (|v| v["spec"]["selector"]["app"] = json!("a b"), "spec.selector.app: \"a b\" is not"),
     ];
     for (change, expected) in services {
         let found = problems(&service(change));
-        assert!(
-            found.iter().any(|line| line.contains(expected)),
-            "{expected}\n{found:#?}"
-        );
+        assert!(found.iter().any(|line| line.contains(expected)), "{expected}\n{found:#?}");
     }
     assert!(problems(&json!("nginx"))[0].contains("not a Kubernetes object"));
     assert!(problems(&json!({ "kind": "Service" }))[0].contains("`apiVersion` is missing"));
@@ -272,14 +236,8 @@ fn sleeps_are_recognised() {
         (&["sleep", "1.2"][..], Some((1.2, ""))),
         (&["/bin/sleep", "1m", "5s"], Some((65.0, ""))),
         (&["sh", "-c", "sleep 5"], Some((5.0, ""))),
-        (
-            &["/bin/sh", "-ec", "sleep 5; nginx -s quit"],
-            Some((5.0, "nginx -s quit")),
-        ),
-        (
-            &["sh", "-c", "sleep 5 && nginx -s quit"],
-            Some((5.0, "nginx -s quit")),
-        ),
+        (&["/bin/sh", "-ec", "sleep 5; nginx -s quit"], Some((5.0, "nginx -s quit"))),
+        (&["sh", "-c", "sleep 5 && nginx -s quit"], Some((5.0, "nginx -s quit"))),
         (&["sh", "-c", "sleep 5 &"], None),
         (&["sh", "-c", "nginx -s quit"], None),
         (&["sleep"], None),
@@ -312,9 +270,5 @@ fn lists_keep_the_places_of_their_items() {
         service(|_| {}),
         service(|value| value["spec"]["port"] = json!(1)),
     ] });
-    assert!(
-        problems(&bad)[0].contains("items[1].spec.port"),
-        "{:?}",
-        problems(&bad)
-    );
+    assert!(problems(&bad)[0].contains("items[1].spec.port"), "{:?}", problems(&bad));
 }
