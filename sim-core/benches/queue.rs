@@ -316,7 +316,7 @@ fn phold(c: &mut Criterion) {
         let mut received = vec![0_u64; PROCESSES as usize];
         b.iter(|| {
             let mut left = EVENTS;
-            let limits = Limits { simulated: Duration::from_secs(1 << 40), ..Limits::default() };
+            let limits = Limits { simulated: Duration::from_secs(1 << 33), ..Limits::default() };
             let stats = engine::run(&mut queue, &limits, None, |queue, _, event| {
                 let Event::Packet { request, hop } = event else {
                     return ControlFlow::Break(());
