@@ -107,9 +107,7 @@ impl Ipv4Cidr {
 }
 
 fn mask(prefix_len: u8) -> u32 {
-    u32::MAX
-        .checked_shl(32 - u32::from(prefix_len))
-        .unwrap_or(0)
+    u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0)
 }
 
 impl fmt::Display for Ipv4Cidr {

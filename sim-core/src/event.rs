@@ -46,10 +46,7 @@ impl Event {
             }
             Event::Traffic(event) => {
                 let (kind, entity) = event.kind();
-                (
-                    kube::Event::KINDS.len() + net::Event::KINDS.len() + kind,
-                    entity,
-                )
+                (kube::Event::KINDS.len() + net::Event::KINDS.len() + kind, entity)
             }
             Event::LastNode(service) => (KINDS.len() - 1, service.index()),
         };
@@ -67,11 +64,7 @@ impl Kind for Event {
 
 const KINDS: [&str; COUNT] = {
     let mut all = ["last node"; COUNT];
-    let groups = [
-        &kube::Event::KINDS as &[&str],
-        &net::Event::KINDS,
-        &traffic::Event::KINDS,
-    ];
+    let groups = [&kube::Event::KINDS as &[&str], &net::Event::KINDS, &traffic::Event::KINDS];
     let (mut at, mut group) = (0, 0);
     while group < groups.len() {
         let mut index = 0;

@@ -14,6 +14,8 @@ macro_rules! ids {
         impl $name {
             /// The first of its kind.
             pub const FIRST: $name = $name(0);
+            /// No entity has a greater id.
+            pub const LAST: $name = $name(u32::MAX);
         }
 
         impl Id for $name {
@@ -67,10 +69,7 @@ pub struct IdVec<I, T> {
 
 impl<I, T> Default for IdVec<I, T> {
     fn default() -> Self {
-        IdVec {
-            items: Vec::new(),
-            id: PhantomData,
-        }
+        IdVec { items: Vec::new(), id: PhantomData }
     }
 }
 
@@ -99,18 +98,12 @@ impl<I: Id, T> IdVec<I, T> {
 
     /// Iterates over ids and items in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (I, &T)> + ExactSizeIterator {
-        self.items
-            .iter()
-            .enumerate()
-            .map(|(index, item)| (I::from_index(index), item))
+        self.items.iter().enumerate().map(|(index, item)| (I::from_index(index), item))
     }
 
     /// Iterates over ids and items in order, mutably.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (I, &mut T)> {
-        self.items
-            .iter_mut()
-            .enumerate()
-            .map(|(index, item)| (I::from_index(index), item))
+        self.items.iter_mut().enumerate().map(|(index, item)| (I::from_index(index), item))
     }
 
     /// Iterates over the ids in order.
@@ -145,9 +138,6 @@ impl<I: Id, T> IndexMut<I> for IdVec<I, T> {
 
 impl<I: Id, T> FromIterator<T> for IdVec<I, T> {
     fn from_iter<It: IntoIterator<Item = T>>(items: It) -> Self {
-        IdVec {
-            items: items.into_iter().collect(),
-            id: PhantomData,
-        }
+        IdVec { items: items.into_iter().collect(), id: PhantomData }
     }
 }

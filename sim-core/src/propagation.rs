@@ -40,10 +40,7 @@ pub struct Version<T> {
 impl<T> Version<T> {
     /// Returns when this version went live on `node`.
     pub fn live(&self, node: NodeId) -> SimTime {
-        self.live
-            .get(node.index())
-            .copied()
-            .unwrap_or(SimTime::ZERO)
+        self.live.get(node.index()).copied().unwrap_or(SimTime::ZERO)
     }
 }
 
@@ -58,10 +55,7 @@ impl<T> History<T> {
             first_live: SimTime::ZERO,
             last_live: SimTime::ZERO,
         };
-        History {
-            first: 0,
-            versions: VecDeque::from([version]),
-        }
+        History { first: 0, versions: VecDeque::from([version]) }
     }
 
     /// Appends a version committed at `now` that goes live on node i after `lags[i]`, and
@@ -99,11 +93,7 @@ impl<T> History<T> {
     /// The cost is the number of newer versions that are still under way to the node.
     #[inline]
     pub fn at(&self, node: NodeId, now: SimTime) -> &Version<T> {
-        let live = self
-            .versions
-            .iter()
-            .rev()
-            .find(|version| version.live(node) <= now);
+        let live = self.versions.iter().rev().find(|version| version.live(node) <= now);
         live.expect("versions are forgotten only once a newer one is live everywhere")
     }
 
@@ -119,11 +109,7 @@ impl<T> History<T> {
 
     /// Forgets versions that no node has had since `time`.
     pub fn forget_before(&mut self, time: SimTime) {
-        while self
-            .versions
-            .get(1)
-            .is_some_and(|next| next.last_live <= time)
-        {
+        while self.versions.get(1).is_some_and(|next| next.last_live <= time) {
             self.versions.pop_front();
             self.first += 1;
         }
@@ -144,15 +130,8 @@ impl Lags {
     /// Returns what draws the lags of `nodes` nodes whose names hash to `keys`.
     pub fn new(propagation: &Propagation, keys: Vec<u64>) -> Lags {
         let Propagation::Delay { law, nodes } = propagation;
-        let exceptions = nodes
-            .iter()
-            .map(|(&node, law)| (node, law.clone()))
-            .collect();
-        Lags {
-            law: law.clone(),
-            exceptions,
-            keys,
-        }
+        let exceptions = nodes.iter().map(|(&node, law)| (node, law.clone())).collect();
+        Lags { law: law.clone(), exceptions, keys }
     }
 
     /// Returns how many nodes there are.
@@ -179,10 +158,7 @@ impl Lags {
     }
 
     fn law(&self, node: u32) -> &Law {
-        match self
-            .exceptions
-            .binary_search_by_key(&node, |exception| exception.0)
-        {
+        match self.exceptions.binary_search_by_key(&node, |exception| exception.0) {
             Ok(index) => &self.exceptions[index].1,
             Err(_) => &self.law,
         }
@@ -205,11 +181,7 @@ mod tests {
         history.commit(at(10), "one", [Duration::from_nanos(100)].into_iter());
         history.commit(at(20), "two", [Duration::from_nanos(5)].into_iter());
         assert_eq!(history.at(NODE, at(109)).content, "zero");
-        assert_eq!(
-            history.at(NODE, at(110)).content,
-            "two",
-            "both go live at 110"
-        );
+        assert_eq!(history.at(NODE, at(110)).content, "two", "both go live at 110");
     }
 
     #[test]
@@ -228,13 +200,7 @@ mod tests {
             history.commit(at(change * 100), change, [lag].into_iter());
         }
         history.forget_before(at(219));
-        assert_eq!(
-            history
-                .iter()
-                .map(|version| version.content)
-                .collect::<Vec<_>>(),
-            [1, 2, 3]
-        );
+        assert_eq!(history.iter().map(|version| version.content).collect::<Vec<_>>(), [1, 2, 3]);
         history.forget_before(at(220));
         assert_eq!(history.at(NODE, at(220)).ordinal, 2);
         assert!(history.get(1).is_none());

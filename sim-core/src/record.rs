@@ -172,7 +172,7 @@ pub struct Loss {
     pub node: Name,
     /// The Service, as `namespace/name:port name`.
     pub service: Name,
-    /// The last rule that decided (chain name and rule number), if one did.
+    /// The chain that rewrote it to its endpoint, if one did.
     pub rule: Option<Name>,
     /// The endpoint it was sent to, as `address:port`.
     pub endpoint: Option<Name>,

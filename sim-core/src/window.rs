@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{Id, IdVec, NodeId, PodId, ServiceId, WindowId};
 use crate::propagation::{History, Version};
-use crate::record::{Cause, LostByCause, OpenedBy};
+use crate::record::{self, Cause, LostByCause, OpenedBy};
 use crate::time::SimTime;
 
 /// A window, open or closed, whose record has not been made yet.
@@ -43,6 +43,9 @@ pub struct Windows {
     windows: IdVec<WindowId, Window>,
     /// Windows that are not closed.
     open: BTreeSet<WindowId>,
+    /// Windows whose record has not been made.
+    unreported: BTreeSet<WindowId>,
+    records: BTreeMap<WindowId, record::Window>,
     by_pod: BTreeMap<(PodId, ServiceId), WindowId>,
     services: IdVec<ServiceId, ServiceCount>,
     /// Attempts under way, by the Pod that DNAT chose.
@@ -53,10 +56,7 @@ impl Windows {
     /// Returns the windows of a run with `services` Services: none.
     pub fn new(services: usize) -> Windows {
         let services = (0..services).map(|_| ServiceCount::default()).collect();
-        Windows {
-            services,
-            ..Windows::default()
-        }
+        Windows { services, ..Windows::default() }
     }
 
     /// Opens the window of `pod` for `service`.
@@ -78,6 +78,7 @@ impl Windows {
             lost_first_stale: 0,
         });
         self.open.insert(id);
+        self.unreported.insert(id);
         self.by_pod.insert((pod, service), id);
     }
 
@@ -165,10 +166,7 @@ impl Windows {
             .and_then(|version| history.get(version))
             .map(|version| version.last_live);
         let heard = last.is_some_and(|last| last <= now);
-        let quiet = self
-            .under_way
-            .get(window.pod.index())
-            .is_none_or(|&count| count == 0);
+        let quiet = self.under_way.get(window.pod.index()).is_none_or(|&count| count == 0);
         if !heard || !quiet || window.closed.is_some() {
             return false;
         }
@@ -198,19 +196,38 @@ impl Windows {
         self.open.is_empty()
     }
 
-    /// Returns how many windows opened.
-    pub fn len(&self) -> usize {
-        self.windows.len()
+    /// Returns the windows of `service` whose record has not been made, in order.
+    pub fn unreported_of(&self, service: ServiceId) -> Vec<WindowId> {
+        let of = |id: &&WindowId| self.windows[**id].service == service;
+        self.unreported.iter().filter(of).copied().collect()
     }
 
-    /// Returns whether there was no window.
-    pub fn is_empty(&self) -> bool {
-        self.windows.is_empty()
+    /// Returns the windows whose record has not been made, in order.
+    pub fn unreported(&self) -> Vec<WindowId> {
+        self.unreported.iter().copied().collect()
     }
 
-    /// Returns the windows in the order in which they opened.
-    pub fn iter(&self) -> impl Iterator<Item = (WindowId, &Window)> {
-        self.windows.iter()
+    /// Returns when the first window of `service` opened whose record has not been made.
+    pub fn first_unreported(&self, service: ServiceId) -> Option<SimTime> {
+        let mut windows = self.unreported.iter().map(|&id| &self.windows[id]);
+        windows.find(|window| window.service == service).map(|window| window.opened)
+    }
+
+    /// Keeps the record of a window.
+    pub fn report(&mut self, id: WindowId, record: record::Window) {
+        self.unreported.remove(&id);
+        self.records.insert(id, record);
+    }
+
+    /// Takes all records, in the order in which the windows opened.
+    pub fn take_records(&mut self) -> Vec<record::Window> {
+        std::mem::take(&mut self.records).into_values().collect()
+    }
+
+    /// Returns the Services for which `pod` has a window.
+    pub fn services_of(&self, pod: PodId) -> Vec<ServiceId> {
+        let all = (pod, ServiceId::FIRST)..=(pod, ServiceId::LAST);
+        self.by_pod.range(all).map(|(&(_, service), _)| service).collect()
     }
 
     /// Returns the window `id`.
@@ -228,29 +245,35 @@ pub struct Load {
     pub port: usize,
 }
 
+/// From when on a Pod refuses, until when clients send, and how much.
+#[derive(Clone, Copy, Debug)]
+pub struct Exposure<'a> {
+    /// When the Pod stopped accepting.
+    pub stop: SimTime,
+    /// When the last client stops sending.
+    pub end: SimTime,
+    /// The clients of the window's Service.
+    pub loads: &'a [Load],
+}
+
 /// Returns the expected number of first attempts that are lost because a rule outlived its
-/// listener, given when `pod` stopped and when each node heard:
+/// listener, given when the Pod stopped and when each node heard:
 /// Σ over nodes of λ ∫ 1/n(t) dt over send times t with t + latency ≥ stop and t < live.
 ///
-/// `count` tells how many endpoints a version has on a port and whether the Pod is one of them;
-/// `latency` how long a packet takes from a node's Pods to the Pod. Sends end at `end`.
+/// `count` tells how many endpoints a version has on a port if the Pod is one of them; `latency`
+/// how long a packet takes from a node's Pods to the Pod.
 pub fn expected_lost<T>(
     window: &Window,
-    stop: SimTime,
+    Exposure { stop, end, loads }: Exposure<'_>,
     history: &History<T>,
     nodes: impl Iterator<Item = NodeId>,
-    loads: &[Load],
     count: impl Fn(&T, usize) -> Option<usize>,
     latency: impl Fn(NodeId) -> Option<std::time::Duration>,
-    end: SimTime,
 ) -> f64 {
     // Versions that name the Pod, newest first, each with its count for every load.
     let versions = history.iter().rev();
-    let versions = versions.skip_while(|version| {
-        window
-            .removed_in
-            .is_some_and(|removed| version.ordinal >= removed)
-    });
+    let versions = versions
+        .skip_while(|version| window.removed_in.is_some_and(|removed| version.ordinal >= removed));
     let shares: Vec<(&Version<T>, f64)> = versions
         .map(|version| {
             let share = |load: &Load| {
@@ -266,8 +289,7 @@ pub fn expected_lost<T>(
             continue;
         };
         let from = SimTime::from_nanos(
-            stop.as_nanos()
-                .saturating_sub(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX)),
+            stop.as_nanos().saturating_sub(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX)),
         );
         let mut until = removed.map_or(end, |removed| removed.live(node)).min(end);
         for (version, per_s) in &shares {
@@ -309,12 +331,8 @@ pub fn lateness<T>(
     let mut total = 0u128;
     let mut max = 0u64;
     for node in nodes {
-        let late = stop.map_or(0, |stop| {
-            version
-                .live(node)
-                .as_nanos()
-                .saturating_sub(stop.as_nanos())
-        });
+        let late =
+            stop.map_or(0, |stop| version.live(node).as_nanos().saturating_sub(stop.as_nanos()));
         total += u128::from(late);
         max = max.max(late);
     }
@@ -329,12 +347,6 @@ pub fn lateness<T>(
 impl Window {
     /// Fills in what was counted.
     pub fn counts(&self) -> (u64, u64, LostByCause, u64, u64) {
-        (
-            self.attempts,
-            self.attempts_to_pod,
-            self.lost,
-            self.misdelivered,
-            self.lost_first_stale,
-        )
+        (self.attempts, self.attempts_to_pod, self.lost, self.misdelivered, self.lost_first_stale)
     }
 }

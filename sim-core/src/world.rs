@@ -1,29 +1,31 @@
 //! A run: all components, and what passes between them.
 
-use std::net::Ipv4Addr;
+mod account;
+mod setup;
+
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use netfilter_model::host::Draws;
-use netfilter_model::netns::DropReason;
 use netfilter_model::packet::{Packet, TcpFlags};
 use netfilter_model::rule::{Origin, ValidationError};
 
-use crate::config::{Arrivals, Config};
+use crate::config::Config;
 use crate::engine::queue::EventQueue;
 use crate::engine::rng::{Seed, Stream};
-use crate::engine::{self, Fingerprint, LimitError, Stats};
+use crate::engine::{self, Fingerprint, LimitError};
 use crate::event::Event;
-use crate::ids::{ClientId, Id, IdVec, NodeId, PodId, ServiceId, ServicePortId, WindowId};
-use crate::kube::{self, ControlPlane, Effect, SetupError};
+use crate::ids::{ClientId, Id, IdVec, NodeId, PodId, ServiceId};
+use crate::kube::{ControlPlane, Effect, SetupError};
 use crate::net::fabric::{Fabric, Passage};
 use crate::propagation::Lags;
-use crate::proxy::iptables::{Iptables, ProxiedService, ServiceRules};
-use crate::proxy::names;
-use crate::record::{self, Cause, Counts, Ended, Name, OpenedBy, Recorder, Symptom};
+use crate::proxy::iptables::{Iptables, ServiceRules};
+use crate::record::{self, Cause, Counts, Name, OpenedBy, Recorder};
 use crate::time::SimTime;
-use crate::traffic::connection::{Connection, Key};
-use crate::traffic::{ClientPlace, GroupPlace, Host, Met, Outcome, Outlet, Traffic};
-use crate::window::{Load, Windows, expected_lost, lateness};
+use crate::traffic::connection::Key;
+use crate::traffic::{ClientPlace, Host, Met, Outlet, Traffic};
+use crate::window::{Load, Windows};
 
 /// Why a run gave no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -52,12 +54,7 @@ pub fn run(
     replication: u32,
     recorder: &mut dyn Recorder,
 ) -> Result<(), RunError> {
-    run_with(
-        config,
-        Seed::new(seed, replication),
-        EventQueue::new(),
-        recorder,
-    )
+    run_with(config, Seed::new(seed, replication), EventQueue::new(), recorder)
 }
 
 /// Runs `config` with simultaneous events in an order drawn from `ties`: for the test that this
@@ -137,75 +134,6 @@ struct ServiceTraffic {
 }
 
 impl World {
-    /// Returns the world of `config` before its first event.
-    ///
-    /// # Errors
-    ///
-    /// If the cluster cannot be set up.
-    pub fn new(config: &Config, seed: &Seed) -> Result<World, RunError> {
-        let kube = ControlPlane::new(config, seed)?;
-        let proxied = kube.services.iter().map(|(_, service)| ProxiedService {
-            name: service.spec.name.clone(),
-            cluster_ip: service.cluster_ip,
-            ports: service
-                .spec
-                .ports
-                .iter()
-                .map(|port| (port.name.clone(), port.port))
-                .collect(),
-            endpoints: service.endpoints.clone(),
-        });
-        let ranges = (0..config.cluster.nodes).filter_map(|node| kube::node_range(config, node));
-        let rules = Iptables::new(&config.cluster, &config.proxy, ranges, proxied.collect())?;
-        let targets: Vec<(ServiceId, usize)> = config
-            .clients
-            .iter()
-            .map(|client| target(&kube, client))
-            .collect::<Result<_, _>>()?;
-        let places = places(config, &kube, &targets);
-        let keys = (0..config.cluster.nodes).map(|node| {
-            // The hash of the node's name, as a stream's key would be.
-            seed.stream(&format!("node/node-{node}")).draw(0, 0, 0, 0)
-        });
-        let mut services: IdVec<ServiceId, ServiceTraffic> = kube
-            .services
-            .iter()
-            .map(|(_, service)| ServiceTraffic {
-                name: service.spec.name.to_string().into(),
-                lag_draws: seed.stream(&format!("service/{}/lag", service.spec.name)),
-                loads: Vec::new(),
-            })
-            .collect();
-        for (client, &(service, port)) in config.clients.iter().zip(&targets) {
-            let per_node_per_s = client.rate_per_s / f64::from(config.cluster.nodes);
-            services[service].loads.push(Load {
-                per_node_per_s,
-                port,
-            });
-        }
-        Ok(World {
-            rules,
-            fabric: Fabric::new(&config.cluster),
-            traffic: Traffic::new(&config.clients, &places, seed),
-            windows: Windows::new(kube.services.len()),
-            lags: Lags::new(&config.propagation, keys.collect()),
-            services,
-            targets: targets.into_iter().collect(),
-            has_expectation: config
-                .clients
-                .iter()
-                .all(|client| client.arrivals == Arrivals::Poisson),
-            inside: Counts::default(),
-            outside: Counts::default(),
-            fingerprint: Fingerprint::default(),
-            effects: Vec::new(),
-            outlet: Outlet::default(),
-            error: None,
-            open_ended: config.events.is_empty() && config.duration.is_some(),
-            kube,
-        })
-    }
-
     /// Schedules the first events.
     pub fn start(&mut self, queue: &mut EventQueue<Event>) {
         self.kube.start(queue);
@@ -266,11 +194,11 @@ impl World {
                 let rules = self.rules.at(node, queue.now());
                 let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
                 let passage = self.fabric.arrive(node, packet, &rules, &mut draws, queue);
-                self.on_passage(node, passage, queue);
+                self.on_passage(passage, queue);
             }
             Net::Deliver(node, key) => {
                 let packet = self.fabric.take(key);
-                if let std::net::IpAddr::V4(addr) = packet.tuple.dst() {
+                if let IpAddr::V4(addr) = packet.tuple.dst() {
                     self.reach(node, addr, packet, queue);
                 }
             }
@@ -296,39 +224,27 @@ impl World {
         }
         let rules = self.rules.at(node, queue.now());
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
-        self.fabric
-            .host_unreachable(node, &packet, &rules, &mut draws, queue);
+        self.fabric.host_unreachable(node, &packet, &rules, &mut draws, queue);
     }
 
-    fn on_passage(&mut self, node: NodeId, passage: Passage, queue: &mut EventQueue<Event>) {
+    fn on_passage(&mut self, passage: Passage, queue: &mut EventQueue<Event>) {
         let (packet, cause) = match passage {
             Passage::Travelling(..) => return,
             Passage::Reached(node, addr, packet) => return self.reach(node, addr, packet, queue),
-            Passage::Rejected(drop) => (drop.packet, Cause::Rejected),
-            Passage::Dropped(drop) => (drop.packet, cause_of(drop.reason)),
-            Passage::Lost(packet) => (packet, self.cause_of_loss(node, &packet)),
+            Passage::Dropped(drop) => (drop.packet, account::cause_of(&drop)),
+            Passage::Lost(packet) => (packet, self.cause_of_loss(&packet)),
         };
-        self.traffic.met(
-            packet.id,
-            Met {
-                cause,
-                stale_for: None,
-            },
-        );
+        self.traffic.met(packet.id, Met { cause, stale_for: None });
     }
 
     /// Returns why nobody has a packet that left the cluster: its node had no rule for it, or the
     /// network has no place for it.
-    fn cause_of_loss(&self, _: NodeId, packet: &Packet) -> Cause {
-        let std::net::IpAddr::V4(dst) = packet.tuple.dst() else {
+    fn cause_of_loss(&self, packet: &Packet) -> Cause {
+        let IpAddr::V4(dst) = packet.tuple.dst() else {
             return Cause::Link;
         };
         let is_service = self.rules.port_at((dst, packet.tuple.dst_part)).is_some();
-        if is_service {
-            Cause::NoRule
-        } else {
-            Cause::Link
-        }
+        if is_service { Cause::NoRule } else { Cause::Link }
     }
 
     /// Hands a packet to the Pod at an address, or lets the node ask for it.
@@ -341,13 +257,7 @@ impl World {
     ) {
         let Some(pod) = self.kube.pod_at(node, addr) else {
             let stale_for = self.stale_for(packet.id);
-            self.traffic.met(
-                packet.id,
-                Met {
-                    cause: Cause::Blackholed,
-                    stale_for,
-                },
-            );
+            self.traffic.met(packet.id, Met { cause: Cause::Blackholed, stale_for });
             self.fabric.resolve(node, packet, queue);
             return;
         };
@@ -356,33 +266,17 @@ impl World {
         let is_syn = packet.tcp_flags() == Some(TcpFlags::SYN);
         if is_syn && !state.listening && deployment.is_some() {
             let stale_for = self.stale_for(packet.id);
-            self.traffic.met(
-                packet.id,
-                Met {
-                    cause: Cause::Refused,
-                    stale_for,
-                },
-            );
+            self.traffic.met(packet.id, Met { cause: Cause::Refused, stale_for });
         }
-        let application = deployment.map(|id| {
-            &self.kube.deployments[id]
-                .spec
-                .template
-                .application
-                .service_time
-        });
-        let host = Host {
-            pod,
-            listening: state.listening,
-            service_time: application,
-        };
-        self.traffic
-            .on_packet(host, &packet, queue, &mut self.outlet);
+        let application =
+            deployment.map(|id| &self.kube.deployments[id].spec.template.application.service_time);
+        let host = Host { pod, listening: state.listening, service_time: application };
+        self.traffic.on_packet(host, &packet, queue, &mut self.outlet);
     }
 
     /// Returns for how long the endpoint that an attempt was sent to had not been accepting when
     /// the attempt was sent, if it had stopped by now.
-    fn stale_for(&self, id: u64) -> Option<std::time::Duration> {
+    fn stale_for(&self, id: u64) -> Option<Duration> {
         let connection = self.traffic.connections.get(Key::from_packet_id(id))?;
         let stopped = self.kube.pods[connection.endpoint?].stopped?;
         Some(connection.sent.saturating_since(stopped))
@@ -400,11 +294,7 @@ impl World {
                 let kube = &self.kube;
                 let place = |pod: PodId| {
                     let placement = kube.pods[pod].placement.expect("client Pods are placed");
-                    ClientPlace {
-                        pod,
-                        node: placement.node,
-                        addr: placement.addr,
-                    }
+                    ClientPlace { pod, node: placement.node, addr: placement.addr }
                 };
                 if let Some(key) = self.traffic.on_arrival(client, queue, place) {
                     self.begin(key, queue, recorder);
@@ -424,11 +314,7 @@ impl World {
         };
         let (service, _) = self.targets[connection.group];
         connection.inside = self.windows.attempt(service);
-        let counts = if connection.inside {
-            &mut self.inside
-        } else {
-            &mut self.outside
-        };
+        let counts = if connection.inside { &mut self.inside } else { &mut self.outside };
         counts.attempts += 1;
         if recorder.wants_detail() {
             recorder.attempt(queue.now());
@@ -467,7 +353,11 @@ impl World {
                 }
             }
             Effect::Killed(pod) => self.traffic.reset_all(pod, &mut self.outlet),
-            Effect::Released(_) => {}
+            Effect::Released(pod) => {
+                for service in self.windows.services_of(pod) {
+                    self.report_windows(service, queue.now());
+                }
+            }
         }
     }
 
@@ -509,13 +399,6 @@ impl World {
                     live: version.live(node),
                 });
             }
-        }
-    }
-
-    fn close_windows(&mut self, service: ServiceId, now: SimTime) {
-        let history = self.rules.history(service);
-        for id in self.windows.open_of(service) {
-            self.windows.try_close(id, history, now);
         }
     }
 
@@ -561,7 +444,7 @@ impl World {
         {
             self.chosen(packet.id, rule.origin, sent);
         }
-        self.on_passage(node, passage, queue);
+        self.on_passage(passage, queue);
     }
 
     /// Notes the endpoint that DNAT chose for an attempt.
@@ -582,189 +465,6 @@ impl World {
         }
         self.windows.chosen(service, endpoint);
     }
-
-    fn account(&mut self, key: Key, outcome: Outcome, now: SimTime, recorder: &mut dyn Recorder) {
-        let connection = self
-            .traffic
-            .connections
-            .get(key)
-            .expect("an attempt ends once");
-        let (service, _) = self.targets[connection.group];
-        let endpoint = connection.endpoint;
-        let counts = if connection.inside {
-            &mut self.inside
-        } else {
-            &mut self.outside
-        };
-        match outcome {
-            Outcome::Answered => {
-                if misdelivered(&self.kube, connection) {
-                    counts.misdelivered += 1;
-                    if let Some(pod) = endpoint {
-                        self.windows.misdelivered(service, pod);
-                    }
-                }
-            }
-            Outcome::Lost(cause, symptom) => {
-                counts.lost.add(cause);
-                let stale_for = connection.stale_for();
-                let dead = [Cause::Refused, Cause::Unreachable, Cause::Blackholed];
-                let first_stale =
-                    connection.attempt == 0 && stale_for.is_some() && dead.contains(&cause);
-                let window =
-                    endpoint.and_then(|pod| self.windows.lost(service, pod, cause, first_stale));
-                if recorder.wants_detail() {
-                    recorder.loss(self.loss(connection, cause, symptom, window, now));
-                }
-            }
-        }
-        if let Some(window) = endpoint.and_then(|pod| self.windows.ended(service, pod)) {
-            let history = self.rules.history(service);
-            self.windows.try_close(window, history, now);
-        }
-    }
-
-    fn loss(
-        &self,
-        connection: &Connection,
-        cause: Cause,
-        symptom: Symptom,
-        window: Option<WindowId>,
-        now: SimTime,
-    ) -> record::Loss {
-        let group = &self.traffic.groups[connection.group];
-        let port = self.rules.port_at(group.target).map(|(port, ..)| port);
-        let service = port.map(|port| self.rules.port_name(port).clone());
-        let endpoint = connection
-            .endpoint_tuple
-            .map(|tuple| (tuple.dst(), tuple.dst_part));
-        let rule = connection.rule.zip(endpoint).map(|(owner, (addr, port))| {
-            let name = self
-                .rules
-                .port_name(ServicePortId::from_index(owner as usize));
-            match addr {
-                std::net::IpAddr::V4(addr) => names::endpoint_chain(name, addr, port).into(),
-                std::net::IpAddr::V6(_) => name.clone(),
-            }
-        });
-        record::Loss {
-            request: connection.request,
-            attempt: connection.attempt,
-            sent: connection.sent,
-            ended: now,
-            client: group.spec.name.as_str().into(),
-            client_pod: self.kube.pods[connection.client.pod].name.clone(),
-            node: node_name(connection.client.node),
-            service: service.unwrap_or_else(|| group.spec.service.to_string().into()),
-            rule,
-            endpoint: endpoint.map(|(addr, port)| format!("{addr}:{port}").into()),
-            cause,
-            symptom,
-            window: window.map(|window| window.index() as u32),
-            stale_for: connection.stale_for(),
-        }
-    }
-
-    /// Makes the records that are due at the end.
-    pub fn finish(&mut self, stats: &Stats, recorder: &mut dyn Recorder) {
-        self.windows.cut_all();
-        let mut stale = 0;
-        let mut expected = 0.0;
-        for (id, window) in self.windows.iter() {
-            let record = self.window_record(id, window, stats.end);
-            stale += record.lost_first_stale.unwrap_or_default();
-            expected += record.expected_lost.unwrap_or_default();
-            recorder.window(record);
-        }
-        let unfinished = self.traffic.connections.open().count() as u64;
-        let begun = self.inside.attempts + self.outside.attempts;
-        let lost = self.inside.lost.total() + self.outside.lost.total();
-        let traffic = &self.traffic;
-        assert_eq!(
-            begun,
-            lost + traffic.requests_answered + unfinished,
-            "attempts begun; {lost} lost, {} answered, {unfinished} open",
-            traffic.requests_answered,
-        );
-        recorder.run(record::Run {
-            ended: match stats.outcome {
-                engine::Outcome::Reached => Ended::Duration,
-                engine::Outcome::Drained | engine::Outcome::Stopped => Ended::Complete,
-            },
-            end: stats.end,
-            events: stats.events,
-            packets: self.fabric.sent,
-            requests: traffic.requests,
-            requests_lost: traffic.requests_lost,
-            requests_unfinished: traffic.requests
-                - traffic.requests_lost
-                - traffic.requests_answered,
-            inside: self.inside,
-            outside: self.outside,
-            unfinished,
-            windows: self.windows.len() as u64,
-            lost_first_stale: self.has_expectation.then_some(stale),
-            expected_lost: self.has_expectation.then_some(expected),
-            fingerprint: self.fingerprint.value(),
-        });
-    }
-
-    fn window_record(
-        &self,
-        id: WindowId,
-        window: &crate::window::Window,
-        end: SimTime,
-    ) -> record::Window {
-        let pod = &self.kube.pods[window.pod];
-        let service = &self.services[window.service];
-        let history = self.rules.history(window.service);
-        let nodes = || (0..self.lags.len()).map(NodeId::from_index);
-        let reached = |time: SimTime| Some(time).filter(|&time| time <= end);
-        let removed = window.removed_in.and_then(|version| history.get(version));
-        let late = removed.map(|version| lateness(version, pod.stopped, nodes()));
-        let last = late.and_then(|late| reached(late.last));
-        let home = pod.placement.map(|placement| placement.node);
-        let expected = match pod.stopped {
-            Some(stop) => expected_lost(
-                window,
-                stop,
-                history,
-                nodes(),
-                &service.loads,
-                |rules: &ServiceRules, port| {
-                    let endpoints = rules.endpoints(port);
-                    let named = endpoints.iter().any(|endpoint| endpoint.pod == window.pod);
-                    named.then_some(endpoints.len())
-                },
-                |node| self.fabric.latency(node, home?),
-                end,
-            ),
-            None => 0.0,
-        };
-        let (attempts, attempts_to_pod, lost, misdelivered, lost_first_stale) = window.counts();
-        record::Window {
-            window: id.index() as u32,
-            opened_by: window.opened_by,
-            service: service.name.clone(),
-            pod: pod.name.clone(),
-            node: home.map_or_else(|| "".into(), node_name),
-            opened: window.opened,
-            endpoints_changed: removed.map(|version| version.commit),
-            stopped_accepting: pod.stopped,
-            ip_released: pod.released,
-            first_node: late.and_then(|late| reached(late.first)),
-            last_node: last,
-            closed: window.closed,
-            stale_mean_s: last.and(late).map(|late| late.mean_s),
-            stale_max_s: last.and(late).map(|late| late.max_s),
-            attempts,
-            attempts_to_pod,
-            lost,
-            misdelivered,
-            lost_first_stale: self.has_expectation.then_some(lost_first_stale),
-            expected_lost: self.has_expectation.then_some(expected),
-        }
-    }
 }
 
 /// Draws of the attempt that a packet belongs to, for the node that looks at it.
@@ -776,11 +476,7 @@ struct PacketDraws<'a> {
 
 impl<'a> PacketDraws<'a> {
     fn new(traffic: &'a mut Traffic, id: u64, node: NodeId) -> PacketDraws<'a> {
-        PacketDraws {
-            traffic,
-            key: Key::from_packet_id(id),
-            node,
-        }
+        PacketDraws { traffic, key: Key::from_packet_id(id), node }
     }
 }
 
@@ -792,57 +488,6 @@ impl Draws for PacketDraws<'_> {
     }
 }
 
-/// Returns the cause that a packet's drop stands for.
-fn cause_of(reason: DropReason) -> Cause {
-    match reason {
-        DropReason::Rule(_) | DropReason::Policy(_) | DropReason::NoAddress(_) => Cause::Dropped,
-        DropReason::TableFull | DropReason::Clash | DropReason::DeviceChanged => Cause::Conntrack,
-        DropReason::Unreachable | DropReason::Prohibited | DropReason::NoRoute => {
-            Cause::Unreachable
-        }
-        DropReason::Blackhole => Cause::Blackholed,
-        DropReason::TtlExpired => Cause::Link,
-    }
-}
-
-/// Returns whether an answered attempt was answered by another workload than its endpoint's.
-fn misdelivered(kube: &ControlPlane, connection: &Connection) -> bool {
-    let owner = |pod: Option<PodId>| pod.map(|pod| kube.pods[pod].owner);
-    owner(connection.endpoint) != owner(connection.server_pod)
-}
-
 fn node_name(node: NodeId) -> Name {
     format!("node-{}", node.index()).into()
-}
-
-fn target(
-    kube: &ControlPlane,
-    client: &crate::config::ClientSpec,
-) -> Result<(ServiceId, usize), SetupError> {
-    let missing = || SetupError::Missing {
-        what: "Service",
-        name: format!("{}:{}", client.service, client.port),
-    };
-    let services = kube.services.iter();
-    let mut found = services.filter(|(_, service)| service.spec.name == client.service);
-    let (id, service) = found.next().ok_or_else(missing)?;
-    let port = service
-        .spec
-        .ports
-        .iter()
-        .position(|port| port.port == client.port);
-    Ok((id, port.ok_or_else(missing)?))
-}
-
-fn places(config: &Config, kube: &ControlPlane, targets: &[(ServiceId, usize)]) -> Vec<GroupPlace> {
-    let nodes = config.cluster.nodes;
-    let place = |(index, &(service, _)): (usize, &(ServiceId, usize))| GroupPlace {
-        target: (
-            kube.services[service].cluster_ip,
-            config.clients[index].port,
-        ),
-        first_pod: PodId::from_index(index * nodes as usize),
-        pods: nodes,
-    };
-    targets.iter().enumerate().map(place).collect()
 }

@@ -40,32 +40,20 @@ impl ClusterIps {
     /// Returns an allocator for `range` in which only the first address is taken, by the Service
     /// `default/kubernetes`.
     pub fn new(range: Ipv4Cidr) -> ClusterIps {
-        ClusterIps {
-            range,
-            taken: BTreeSet::from([0]),
-        }
+        ClusterIps { range, taken: BTreeSet::from([0]) }
     }
 
     /// Takes `addr`.
     pub fn allocate(&mut self, addr: Ipv4Addr) -> Result<(), AllocateError> {
-        let out_of_range = AllocateError::OutOfRange {
-            addr,
-            range: self.range,
-        };
+        let out_of_range = AllocateError::OutOfRange { addr, range: self.range };
         if !self.range.contains(addr) {
             return Err(out_of_range);
         }
         let from_base = u64::from(u32::from(addr) - u32::from(self.range.base()));
         // Offset 0 is the address after the network address; the broadcast address is not usable.
-        let offset = from_base
-            .checked_sub(1)
-            .filter(|&offset| offset < self.usable());
+        let offset = from_base.checked_sub(1).filter(|&offset| offset < self.usable());
         let offset = offset.ok_or(out_of_range)?;
-        if self.taken.insert(offset) {
-            Ok(())
-        } else {
-            Err(AllocateError::Taken(addr))
-        }
+        if self.taken.insert(offset) { Ok(()) } else { Err(AllocateError::Taken(addr)) }
     }
 
     /// Takes a free address, starting from a place chosen by `draw`.
@@ -76,10 +64,7 @@ impl ClusterIps {
             .or_else(|| self.first_free(0, band, draw))
             .ok_or(AllocateError::Full)?;
         self.taken.insert(offset);
-        Ok(self
-            .range
-            .address(offset + 1)
-            .expect("a usable offset is in the range"))
+        Ok(self.range.address(offset + 1).expect("a usable offset is in the range"))
     }
 
     fn usable(&self) -> u64 {
@@ -89,11 +74,7 @@ impl ClusterIps {
     /// Kubernetes: KEP-3070.
     fn static_band(&self) -> u64 {
         let size = self.range.size();
-        if size <= 16 {
-            0
-        } else {
-            (size / 16).clamp(16, 256).min(self.usable())
-        }
+        if size <= 16 { 0 } else { (size / 16).clamp(16, 256).min(self.usable()) }
     }
 
     fn first_free(&self, from: u64, to: u64, draw: u64) -> Option<u64> {
@@ -101,9 +82,7 @@ impl ClusterIps {
             return None;
         }
         let start = from + below(draw, to - from);
-        (start..to)
-            .chain(from..start)
-            .find(|offset| !self.taken.contains(offset))
+        (start..to).chain(from..start).find(|offset| !self.taken.contains(offset))
     }
 }
 
@@ -123,11 +102,7 @@ pub struct PodAddresses {
 impl PodAddresses {
     /// Returns the pool of a node whose Pods live in `range`.
     pub fn new(range: Ipv4Cidr) -> PodAddresses {
-        PodAddresses {
-            range,
-            last: 1,
-            owners: Vec::new(),
-        }
+        PodAddresses { range, last: 1, owners: Vec::new() }
     }
 
     /// Returns how many Pods fit `range`: not the network, gateway and broadcast addresses.
@@ -143,18 +118,15 @@ impl PodAddresses {
     /// Gives `pod` the next free address.
     pub fn allocate(&mut self, pod: PodId) -> Option<Ipv4Addr> {
         let end = self.end();
-        let offset = (self.last + 1..end)
-            .chain(2..=self.last)
-            .find(|&offset| self.slot(offset).is_err())?;
+        let offset =
+            (self.last + 1..end).chain(2..=self.last).find(|&offset| self.slot(offset).is_err())?;
         self.last = offset;
         self.insert(offset, pod)
     }
 
     /// Gives `pod` the highest free address.
     pub fn allocate_from_top(&mut self, pod: PodId) -> Option<Ipv4Addr> {
-        let offset = (2..self.end())
-            .rev()
-            .find(|&offset| self.slot(offset).is_err())?;
+        let offset = (2..self.end()).rev().find(|&offset| self.slot(offset).is_err())?;
         self.insert(offset, pod)
     }
 
@@ -186,9 +158,7 @@ impl PodAddresses {
     }
 
     fn offset(&self, addr: Ipv4Addr) -> Option<u32> {
-        self.range
-            .contains(addr)
-            .then(|| u32::from(addr) - u32::from(self.range.base()))
+        self.range.contains(addr).then(|| u32::from(addr) - u32::from(self.range.base()))
     }
 
     fn slot(&self, offset: u32) -> Result<usize, usize> {
@@ -247,10 +217,7 @@ mod tests {
         assert_eq!(first, Ipv4Addr::new(10, 244, 1, 2));
         pool.release(first);
         assert_eq!(pool.allocate(pods[1]), Some(Ipv4Addr::new(10, 244, 1, 3)));
-        assert_eq!(
-            pool.allocate_from_top(pods[2]),
-            Some(Ipv4Addr::new(10, 244, 1, 6))
-        );
+        assert_eq!(pool.allocate_from_top(pods[2]), Some(Ipv4Addr::new(10, 244, 1, 6)));
         assert_eq!(pool.owner(Ipv4Addr::new(10, 244, 1, 6)), Some(pods[2]));
         assert_eq!(pool.allocate(pods[3]), Some(Ipv4Addr::new(10, 244, 1, 4)));
         assert_eq!(pool.allocate(pods[4]), Some(Ipv4Addr::new(10, 244, 1, 5)));

@@ -43,26 +43,15 @@ pub fn endpoints(service: &ServiceSpec, pods: &[(PodId, &Pod, &PodTemplate)]) ->
     };
     let port = |port: &TargetPort| {
         let ready = chosen(false, port);
-        Arc::from(if ready.is_empty() {
-            chosen(true, port)
-        } else {
-            ready
-        })
+        Arc::from(if ready.is_empty() { chosen(true, port) } else { ready })
     };
-    service
-        .ports
-        .iter()
-        .map(|spec| port(&spec.target))
-        .collect()
+    service.ports.iter().map(|spec| port(&spec.target)).collect()
 }
 
 /// Returns whether `service` selects the Pods of `template`.
 pub fn selects(service: &ServiceSpec, template: &PodTemplate) -> bool {
     !service.selector.is_empty()
-        && service
-            .selector
-            .iter()
-            .all(|(key, value)| template.labels.get(key) == Some(value))
+        && service.selector.iter().all(|(key, value)| template.labels.get(key) == Some(value))
 }
 
 fn endpoint(id: PodId, pod: &Pod, template: &PodTemplate, port: &TargetPort) -> Option<Endpoint> {
@@ -71,9 +60,5 @@ fn endpoint(id: PodId, pod: &Pod, template: &PodTemplate, port: &TargetPort) -> 
         TargetPort::Number(port) => *port,
         TargetPort::Name(name) => *template.ports.get(name)?,
     };
-    (pod.phase == Phase::Running).then_some(Endpoint {
-        pod: id,
-        addr,
-        port,
-    })
+    (pod.phase == Phase::Running).then_some(Endpoint { pod: id, addr, port })
 }

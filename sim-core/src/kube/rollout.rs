@@ -34,11 +34,7 @@ pub struct Goal<'a> {
 
 /// Returns the most Pods above and below `replicas` that `strategy` allows.
 pub fn surge_and_unavailable(strategy: &Strategy, replicas: u32) -> (u32, u32) {
-    let Strategy::RollingUpdate {
-        max_surge,
-        max_unavailable,
-    } = strategy
-    else {
+    let Strategy::RollingUpdate { max_surge, max_unavailable } = strategy else {
         return (0, replicas);
     };
     let percent = |p: u32| u64::from(replicas) * u64::from(p);
@@ -51,14 +47,7 @@ pub fn surge_and_unavailable(strategy: &Strategy, replicas: u32) -> (u32, u32) {
         IntOrPercent::Percent(p) => clamp(percent(p) / 100),
     };
     // Kubernetes: ResolveFenceposts makes one Pod unavailable where both round to none.
-    (
-        surge,
-        if surge == 0 && unavailable == 0 {
-            1
-        } else {
-            unavailable
-        },
-    )
+    (surge, if surge == 0 && unavailable == 0 { 1 } else { unavailable })
 }
 
 fn clamp(n: u64) -> u32 {
@@ -75,28 +64,15 @@ pub fn plan(goal: Goal<'_>, pods: &[(PodId, &Pod)], now: SimTime) -> Plan {
 
     if new_count > goal.replicas {
         let surplus = (new_count - goal.replicas) as usize;
-        return Plan {
-            create: 0,
-            delete: ranked(&new, now).into_iter().take(surplus).collect(),
-        };
+        return Plan { create: 0, delete: ranked(&new, now).into_iter().take(surplus).collect() };
     }
     if *goal.strategy == Strategy::Recreate {
         if old_count > 0 {
-            return Plan {
-                create: 0,
-                delete: ranked(&old, now),
-            };
+            return Plan { create: 0, delete: ranked(&old, now) };
         }
         let old_exists = pods.iter().any(|(_, pod)| pod.revision != goal.revision);
-        let create = if old_exists {
-            0
-        } else {
-            goal.replicas - new_count
-        };
-        return Plan {
-            create,
-            delete: Vec::new(),
-        };
+        let create = if old_exists { 0 } else { goal.replicas - new_count };
+        return Plan { create, delete: Vec::new() };
     }
 
     let (surge, unavailable) = surge_and_unavailable(goal.strategy, goal.replicas);
@@ -138,19 +114,9 @@ fn ranked(pods: &[&(PodId, &Pod)], now: SimTime) -> Vec<PodId> {
         .iter()
         .map(|(id, pod)| {
             let siblings = node(pod).map_or(0, |node| per_node[&node]);
-            let ready_for = pod
-                .ready_since
-                .map(|since| bucket(now.saturating_since(since)));
+            let ready_for = pod.ready_since.map(|since| bucket(now.saturating_since(since)));
             let age = bucket(now.saturating_since(pod.created));
-            (
-                node(pod).is_some(),
-                pod.is_ready(),
-                Reverse(siblings),
-                ready_for,
-                age,
-                &pod.name,
-                *id,
-            )
+            (node(pod).is_some(), pod.is_ready(), Reverse(siblings), ready_for, age, &pod.name, *id)
         })
         .collect();
     order.sort();
@@ -208,16 +174,9 @@ mod tests {
             .chain((0..new.0).map(|i| pod(100 + i, 1, true)))
             .chain((0..new.1).map(|i| pod(200 + i, 1, false)))
             .collect();
-        let listed: Vec<_> = pods
-            .iter()
-            .enumerate()
-            .map(|(i, pod)| (PodId::from_index(i), pod))
-            .collect();
-        let goal = Goal {
-            replicas,
-            revision: 1,
-            strategy,
-        };
+        let listed: Vec<_> =
+            pods.iter().enumerate().map(|(i, pod)| (PodId::from_index(i), pod)).collect();
+        let goal = Goal { replicas, revision: 1, strategy };
         let plan = plan(goal, &listed, SimTime::from_nanos(1_000_000_000));
         (plan.create, plan.delete.len())
     }
@@ -228,18 +187,10 @@ mod tests {
             max_surge: IntOrPercent::Percent(25),
             max_unavailable: IntOrPercent::Percent(25),
         };
-        for (replicas, surge, unavailable) in [
-            (1, 1, 0),
-            (2, 1, 0),
-            (3, 1, 0),
-            (4, 1, 1),
-            (10, 3, 2),
-            (100, 25, 25),
-        ] {
-            assert_eq!(
-                surge_and_unavailable(&quarter, replicas),
-                (surge, unavailable)
-            );
+        for (replicas, surge, unavailable) in
+            [(1, 1, 0), (2, 1, 0), (3, 1, 0), (4, 1, 1), (10, 3, 2), (100, 25, 25)]
+        {
+            assert_eq!(surge_and_unavailable(&quarter, replicas), (surge, unavailable));
         }
         assert_eq!(surge_and_unavailable(&rolling(0, 0), 5), (0, 1));
     }
@@ -265,19 +216,9 @@ mod tests {
     #[test]
     fn scaling_down_takes_unready_pods_first() {
         let pods = [pod(0, 1, true), pod(1, 1, false), pod(2, 1, true)];
-        let listed: Vec<_> = pods
-            .iter()
-            .enumerate()
-            .map(|(i, pod)| (PodId::from_index(i), pod))
-            .collect();
-        let goal = Goal {
-            replicas: 2,
-            revision: 1,
-            strategy: &rolling(1, 0),
-        };
-        assert_eq!(
-            plan(goal, &listed, SimTime::ZERO).delete,
-            [PodId::from_index(1)]
-        );
+        let listed: Vec<_> =
+            pods.iter().enumerate().map(|(i, pod)| (PodId::from_index(i), pod)).collect();
+        let goal = Goal { replicas: 2, revision: 1, strategy: &rolling(1, 0) };
+        assert_eq!(plan(goal, &listed, SimTime::ZERO).delete, [PodId::from_index(1)]);
     }
 }

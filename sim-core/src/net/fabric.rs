@@ -52,10 +52,8 @@ pub enum Passage {
     Travelling(Option<RuleRef>, Packet),
     /// It has reached an address on the node's bridge.
     Reached(NodeId, Ipv4Addr, Packet),
-    /// It is gone.
+    /// It is gone; its sender may have been told.
     Dropped(Drop),
-    /// A rule dropped it and told its sender.
-    Rejected(Drop),
     /// It left the cluster, or was for the node itself: nobody answers.
     Lost(Packet),
 }
@@ -76,11 +74,7 @@ impl Fabric {
 
     /// Returns how long a packet takes from a Pod on `from` to a Pod on `to`, if it can.
     pub fn latency(&self, from: NodeId, to: NodeId) -> Option<Duration> {
-        if from == to {
-            Some(self.bridge)
-        } else {
-            self.topology.latency(from, to)
-        }
+        if from == to { Some(self.bridge) } else { self.topology.latency(from, to) }
     }
 
     /// Sends a packet from a Pod on `node`.
@@ -94,12 +88,7 @@ impl Fabric {
     ) -> Passage {
         self.sent += 1;
         let host = self.plan.host(node);
-        let mut env = Env {
-            now: schedule.now(),
-            host: &host,
-            rules,
-            draws,
-        };
+        let mut env = Env { now: schedule.now(), host: &host, rules, draws };
         let outcome = self.nodes[node].netns.receive(packet, CNI0, &mut env);
         self.pass_on(node, outcome, schedule)
     }
@@ -121,12 +110,7 @@ impl Fabric {
         schedule: &mut impl Schedule<Event>,
     ) -> Passage {
         let host = self.plan.host(node);
-        let mut env = Env {
-            now: schedule.now(),
-            host: &host,
-            rules,
-            draws,
-        };
+        let mut env = Env { now: schedule.now(), host: &host, rules, draws };
         let outcome = self.nodes[node].netns.receive(packet, ETH0, &mut env);
         match outcome {
             Outcome::Sent(egress) if egress.dev == CNI0 => {
@@ -169,12 +153,7 @@ impl Fabric {
         schedule: &mut impl Schedule<Event>,
     ) {
         let host = self.plan.host(node);
-        let mut env = Env {
-            now: schedule.now(),
-            host: &host,
-            rules,
-            draws,
-        };
+        let mut env = Env { now: schedule.now(), host: &host, rules, draws };
         let netns = &mut self.nodes[node].netns;
         if let Some(answer) = netns.send_error(about, IcmpError::HostUnreachable, &mut env) {
             self.answer(node, answer, schedule);
@@ -193,7 +172,7 @@ impl Fabric {
             Outcome::Dropped(drop) => Passage::Dropped(drop),
             Outcome::Rejected(rejection) => {
                 self.answer(node, rejection.answer, schedule);
-                Passage::Rejected(rejection.drop)
+                Passage::Dropped(rejection.drop)
             }
         }
     }
@@ -213,13 +192,7 @@ impl Fabric {
         egress: Egress,
         schedule: &mut impl Schedule<Event>,
     ) -> Passage {
-        let Egress {
-            packet,
-            dev,
-            next_hop,
-            dnat,
-            ..
-        } = egress;
+        let Egress { packet, dev, next_hop, dnat, .. } = egress;
         if dev == CNI0 {
             let key = self.keep(packet);
             schedule.after(self.bridge, Event::Deliver(node, key));

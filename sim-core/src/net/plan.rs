@@ -110,19 +110,13 @@ impl Host for NodeHost<'_> {
         let IpAddr::V4(dst) = query.dst else {
             return Route::NoRoute;
         };
-        let forward = |dev, next_hop| Route::Forward {
-            dev,
-            next_hop: IpAddr::V4(next_hop),
-        };
+        let forward = |dev, next_hop| Route::Forward { dev, next_hop: IpAddr::V4(next_hop) };
         match self.plan.node_of_pod(dst) {
             Some(node) if node == self.node => {
                 if dst == self.plan.bridge_address(node) {
                     Route::Local
                 } else if query.in_dev == Some(CNI0) {
-                    Route::Bridged {
-                        dev: CNI0,
-                        next_hop: query.dst,
-                    }
+                    Route::Bridged { dev: CNI0, next_hop: query.dst }
                 } else {
                     forward(CNI0, dst)
                 }

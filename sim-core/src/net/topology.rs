@@ -47,10 +47,8 @@ impl Topology {
     ///
     /// If a node is not on exactly one switch: a bug in what made the graph.
     pub fn new(graph: UnGraph<Vertex, Duration>) -> Topology {
-        let switches: Vec<NodeIndex> = graph
-            .node_indices()
-            .filter(|&vertex| graph[vertex] == Vertex::Switch)
-            .collect();
+        let switches: Vec<NodeIndex> =
+            graph.node_indices().filter(|&vertex| graph[vertex] == Vertex::Switch).collect();
         let mut uplinks: Vec<(NodeId, usize, Duration)> = Vec::new();
         for vertex in graph.node_indices() {
             let Vertex::Node(node) = graph[vertex] else {
@@ -58,16 +56,9 @@ impl Topology {
             };
             let mut neighbors = graph.neighbors(vertex);
             let switch = neighbors.next().expect("a node has a link");
-            assert!(
-                neighbors.next().is_none(),
-                "{node:?} has more than one link"
-            );
-            let edge = graph
-                .find_edge(vertex, switch)
-                .expect("neighbors share an edge");
-            let index = switches
-                .binary_search(&switch)
-                .expect("a node's neighbor is a switch");
+            assert!(neighbors.next().is_none(), "{node:?} has more than one link");
+            let edge = graph.find_edge(vertex, switch).expect("neighbors share an edge");
+            let index = switches.binary_search(&switch).expect("a node's neighbor is a switch");
             uplinks.push((node, index, graph[edge]));
         }
         uplinks.sort_by_key(|uplink| uplink.0);
@@ -83,16 +74,8 @@ impl Topology {
                 switches.iter().map(|to| reached.get(to).copied()).collect()
             })
             .collect();
-        let uplinks = uplinks
-            .into_iter()
-            .map(|(_, switch, link)| (switch, link))
-            .collect();
-        Topology {
-            graph,
-            switches,
-            uplinks,
-            between,
-        }
+        let uplinks = uplinks.into_iter().map(|(_, switch, link)| (switch, link)).collect();
+        Topology { graph, switches, uplinks, between }
     }
 
     /// Returns the one-way latency between two different nodes, if there is a path.

@@ -104,9 +104,7 @@ impl ServiceRules {
 
     /// Returns whether `pod` is an endpoint of some port.
     pub fn names(&self, pod: crate::ids::PodId) -> bool {
-        self.ports
-            .iter()
-            .any(|port| port.endpoints.iter().any(|endpoint| endpoint.pod == pod))
+        self.ports.iter().any(|port| port.endpoints.iter().any(|endpoint| endpoint.pod == pod))
     }
 }
 
@@ -124,9 +122,7 @@ impl Iptables {
     ) -> Result<Iptables, ValidationError> {
         let cluster_cidr = prefix(cluster.pod_cidr);
         let (base, slots) = base(&cluster_cidr, 1 << proxy.masquerade_bit)?;
-        let local = node_ranges
-            .map(|range| flannel_local(&cluster_cidr, &prefix(range)))
-            .collect();
+        let local = node_ranges.map(|range| flannel_local(&cluster_cidr, &prefix(range))).collect();
         let mut rules = Iptables {
             base,
             slots,
@@ -136,10 +132,7 @@ impl Iptables {
             ports: IdVec::new(),
             by_target: Vec::new(),
             varying: Vec::new(),
-            endpoints: services
-                .iter()
-                .map(|service| count(&service.endpoints))
-                .sum(),
+            endpoints: services.iter().map(|service| count(&service.endpoints)).sum(),
             local,
         };
         for service in services {
@@ -161,16 +154,12 @@ impl Iptables {
                 name: name.into(),
                 target: (service.cluster_ip, *number),
             });
-            self.by_target
-                .push(((service.cluster_ip.to_bits(), *number), port));
+            self.by_target.push(((service.cluster_ip.to_bits(), *number), port));
             ports.push(port);
         }
         let rules = self.rules(&ports, &service.endpoints)?;
         self.note_varying(&ports, &rules);
-        self.services.push(ServiceState {
-            history: History::new(rules),
-            ports,
-        });
+        self.services.push(ServiceState { history: History::new(rules), ports });
         Ok(())
     }
 
@@ -208,11 +197,7 @@ impl Iptables {
     /// Returns when the last node has, or will have, all that is committed.
     pub fn last_live(&self) -> SimTime {
         let last = |state: &ServiceState| state.history.newest().last_live;
-        self.services
-            .iter()
-            .map(|(_, state)| last(state))
-            .max()
-            .unwrap_or(SimTime::ZERO)
+        self.services.iter().map(|(_, state)| last(state)).max().unwrap_or(SimTime::ZERO)
     }
 
     /// Returns the name of a service port, given by an origin's owner.
@@ -229,18 +214,11 @@ impl Iptables {
     /// Returns the rules of `node` at `now`.
     #[inline]
     pub fn at(&self, node: NodeId, now: SimTime) -> NodeRules<'_> {
-        NodeRules {
-            rules: self,
-            node,
-            now,
-        }
+        NodeRules { rules: self, node, now }
     }
 
     fn find(&self, addr: u32, port: u16) -> Option<ServicePortId> {
-        let index = self
-            .by_target
-            .binary_search_by_key(&(addr, port), |entry| entry.0)
-            .ok()?;
+        let index = self.by_target.binary_search_by_key(&(addr, port), |entry| entry.0).ok()?;
         Some(self.by_target[index].1)
     }
 
@@ -261,16 +239,9 @@ impl Iptables {
     ) -> Result<ServiceRules, ValidationError> {
         let rules = |(&port, endpoints): (&ServicePortId, &Arc<[Endpoint]>)| {
             let fragment = Arc::new(self.fragment(port, endpoints)?);
-            Ok(PortRules {
-                endpoints: endpoints.clone(),
-                fragment,
-            })
+            Ok(PortRules { endpoints: endpoints.clone(), fragment })
         };
-        let ports = ports
-            .iter()
-            .zip(endpoints)
-            .map(rules)
-            .collect::<Result<_, _>>()?;
+        let ports = ports.iter().zip(endpoints).map(rules).collect::<Result<_, _>>()?;
         Ok(ServiceRules { ports })
     }
 
@@ -286,9 +257,7 @@ impl Iptables {
         let (vip, number) = port.target;
         let to_vip = |rule: Rule, comment: &str| {
             let comment = format!("{} {comment}", port.name);
-            rule.destination(host(vip))
-                .comment(comment)
-                .dport(Protocol::TCP, number)
+            rule.destination(host(vip)).comment(comment).dport(Protocol::TCP, number)
         };
         let mut fragment = self.base.fragment(FragmentId(owner + 1));
         if endpoints.is_empty() {
@@ -309,39 +278,20 @@ impl Iptables {
         let comments = self.endpoints <= LARGE_CLUSTER_ENDPOINTS;
         for (index, endpoint) in endpoints.iter().enumerate() {
             let left = (endpoints.len() - index) as u32;
-            let Endpoint {
-                pod,
-                addr,
-                port: target,
-            } = *endpoint;
+            let Endpoint { pod, addr, port: target } = *endpoint;
             let name = names::endpoint_chain(&port.name, addr, target);
             let chain = fragment.chain(Table::Nat, name);
-            let rule = || {
-                Rule::new(Origin {
-                    owner,
-                    item: pod.index() as u32,
-                })
-            };
+            let rule = || Rule::new(Origin { owner, item: pod.index() as u32 });
             let comment = |rule: Rule, text: &dyn Fn() -> String| {
                 if comments { rule.comment(text()) } else { rule }
             };
             let pick = comment(rule(), &|| format!("{} -> {addr}:{target}", port.name));
-            let pick = if left > 1 {
-                pick.random(Probability::one_of(left))
-            } else {
-                pick
-            };
+            let pick = if left > 1 { pick.random(Probability::one_of(left)) } else { pick };
             fragment.append(Table::Nat, service_chain, pick.then(Target::Jump(chain)));
             let name = || port.name.to_string();
-            let hairpin = comment(rule(), &name)
-                .source(host(addr))
-                .then(Target::Jump(MARK_MASQ));
+            let hairpin = comment(rule(), &name).source(host(addr)).then(Target::Jump(MARK_MASQ));
             fragment.append(Table::Nat, chain, hairpin);
-            let tcp = Match::Tcp {
-                sport: None,
-                dport: None,
-                flags: None,
-            };
+            let tcp = Match::Tcp { sport: None, dport: None, flags: None };
             let to = Nat::Dnat(NatRange::to(IpAddr::V4(addr), target));
             let dnat = comment(rule(), &name).protocol(Protocol::TCP).with(tcp);
             fragment.append(Table::Nat, chain, dnat.then(Target::Nat(to)));
@@ -353,10 +303,7 @@ impl Iptables {
 const REJECT: Target = Target::Reject(RejectWith::DEFAULT);
 
 /// KUBE-MARK-MASQ: the first user chain of nat, after the four built-in ones.
-const MARK_MASQ: ChainId = ChainId {
-    fragment: FragmentId::BASE,
-    index: 4,
-};
+const MARK_MASQ: ChainId = ChainId { fragment: FragmentId::BASE, index: 4 };
 
 /// The rules of one node at one time.
 #[derive(Clone, Copy, Debug)]
@@ -375,19 +322,9 @@ impl<'a> NodeRules<'a> {
 
     /// Returns how many of the ports below `below` contribute to `slot`.
     fn contributions(&self, slot: SlotId, below: usize) -> u32 {
-        let varying = self
-            .rules
-            .varying
-            .iter()
-            .take_while(|port| port.index() < below);
-        let empty = varying
-            .filter(|&&port| self.port(port).endpoints.is_empty())
-            .count();
-        let count = if slot == self.rules.slots.nat_services {
-            below - empty
-        } else {
-            empty
-        };
+        let varying = self.rules.varying.iter().take_while(|port| port.index() < below);
+        let empty = varying.filter(|&&port| self.port(port).endpoints.is_empty()).count();
+        let count = if slot == self.rules.slots.nat_services { below - empty } else { empty };
         count as u32
     }
 
@@ -398,11 +335,8 @@ impl<'a> NodeRules<'a> {
     /// If the rules would be refused by the kernel; that is a bug.
     pub fn to_ruleset(&self) -> Result<Ruleset, ValidationError> {
         let rules = self.rules;
-        let mut fragments: Vec<Arc<Fragment>> = rules
-            .ports
-            .ids()
-            .map(|port| self.port(port).fragment.clone())
-            .collect();
+        let mut fragments: Vec<Arc<Fragment>> =
+            rules.ports.ids().map(|port| self.port(port).fragment.clone()).collect();
         let mut local = rules.base.fragment(FragmentId(u32::MAX));
         for rule in &rules.local[self.node.index()] {
             local.contribute(rules.slots.flannel_local, rule.clone());
@@ -431,18 +365,10 @@ impl Rules for NodeRules<'_> {
         if slot == self.rules.slots.flannel_local {
             let rules = &self.rules.local[self.node.index()];
             let from = (from as usize).min(rules.len());
-            return SlotHit {
-                rules: &rules[from..],
-                before: from as u32,
-                total: 3,
-            };
+            return SlotHit { rules: &rules[from..], before: from as u32, total: 3 };
         }
         let total = self.contributions(slot, self.rules.ports.len());
-        let none = SlotHit {
-            rules: &[],
-            before: total,
-            total,
-        };
+        let none = SlotHit { rules: &[], before: total, total };
         let Addresses::V4 { dst, .. } = packet.tuple.addresses() else {
             return none;
         };
@@ -457,11 +383,7 @@ impl Rules for NodeRules<'_> {
         if rules.is_empty() || before < from {
             return none;
         }
-        SlotHit {
-            rules,
-            before,
-            total,
-        }
+        SlotHit { rules, before, total }
     }
 
     #[inline]
@@ -487,49 +409,28 @@ fn base(cluster: &Prefix, mark: u32) -> Result<(Base, Slots), ValidationError> {
     let mut rules = RulesetBuilder::new();
     rules.load(Table::Nat);
     let mark_masq = rules.chain(Table::Nat, "KUBE-MARK-MASQ");
-    assert_eq!(
-        mark_masq, MARK_MASQ,
-        "KUBE-MARK-MASQ follows the built-in chains"
-    );
-    let rule = || {
-        Rule::new(Origin {
-            owner: u32::MAX,
-            item: 0,
-        })
-    };
+    assert_eq!(mark_masq, MARK_MASQ, "KUBE-MARK-MASQ follows the built-in chains");
+    let rule = || Rule::new(Origin { owner: u32::MAX, item: 0 });
     rules.append(Table::Nat, mark_masq, rule().then(Target::or_mark(mark)));
     let nat_services = nat(&mut rules, mark);
     let filter_services = filter(&mut rules, mark);
     let flannel_local = flannel(&mut rules, cluster, mark);
-    let slots = Slots {
-        nat_services,
-        filter_services,
-        flannel_local,
-    };
+    let slots = Slots { nat_services, filter_services, flannel_local };
     Ok((rules.build_base()?, slots))
 }
 
 fn nat(rules: &mut RulesetBuilder, mark: u32) -> SlotId {
-    let rule = || {
-        Rule::new(Origin {
-            owner: u32::MAX,
-            item: 0,
-        })
-    };
+    let rule = || Rule::new(Origin { owner: u32::MAX, item: 0 });
     let services = rules.chain(Table::Nat, "KUBE-SERVICES");
     let nodeports = rules.chain(Table::Nat, "KUBE-NODEPORTS");
     let postrouting = rules.chain(Table::Nat, "KUBE-POSTROUTING");
     for hook in [Hook::Prerouting, Hook::Output] {
         let builtin = rules.builtin(Table::Nat, hook);
-        let portals = rule()
-            .comment("kubernetes service portals")
-            .then(Target::Jump(services));
+        let portals = rule().comment("kubernetes service portals").then(Target::Jump(services));
         rules.append(Table::Nat, builtin, portals);
     }
     let builtin = rules.builtin(Table::Nat, Hook::Postrouting);
-    let jump = rule()
-        .comment("kubernetes postrouting rules")
-        .then(Target::Jump(postrouting));
+    let jump = rule().comment("kubernetes postrouting rules").then(Target::Jump(postrouting));
     rules.append(Table::Nat, builtin, jump);
     for rule in [
         rule().not_mark(mark, mark).then(Target::Return),
@@ -542,21 +443,13 @@ fn nat(rules: &mut RulesetBuilder, mark: u32) -> SlotId {
     }
     let slot = rules.slot(Table::Nat, services);
     let last = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
-    let last = rule()
-        .comment(last)
-        .dst_type(AddrType::Local)
-        .then(Target::Jump(nodeports));
+    let last = rule().comment(last).dst_type(AddrType::Local).then(Target::Jump(nodeports));
     rules.append(Table::Nat, services, last);
     slot
 }
 
 fn filter(rules: &mut RulesetBuilder, mark: u32) -> SlotId {
-    let rule = || {
-        Rule::new(Origin {
-            owner: u32::MAX,
-            item: 0,
-        })
-    };
+    let rule = || Rule::new(Origin { owner: u32::MAX, item: 0 });
     let [services, external, forward, nodeports, lb, firewall] = [
         "KUBE-SERVICES",
         "KUBE-EXTERNAL-SERVICES",
@@ -567,10 +460,7 @@ fn filter(rules: &mut RulesetBuilder, mark: u32) -> SlotId {
     ]
     .map(|name| rules.chain(Table::Filter, name));
     let new = |comment: &str, chain| {
-        rule()
-            .ctstate(CtStates::NEW)
-            .comment(comment)
-            .then(Target::Jump(chain))
+        rule().ctstate(CtStates::NEW).comment(comment).then(Target::Jump(chain))
     };
     let lb = new("kubernetes load balancer firewall", lb);
     let external = new("kubernetes externally-visible service portals", external);
@@ -578,18 +468,10 @@ fn filter(rules: &mut RulesetBuilder, mark: u32) -> SlotId {
     let firewall_jump = rule().then(Target::Jump(firewall));
     let health = rule().comment("kubernetes health check service ports");
     let health = health.then(Target::Jump(nodeports));
-    let forwarding = rule()
-        .comment("kubernetes forwarding rules")
-        .then(Target::Jump(forward));
+    let forwarding = rule().comment("kubernetes forwarding rules").then(Target::Jump(forward));
     let jumps = [
-        (
-            Hook::Input,
-            vec![firewall_jump.clone(), lb.clone(), health, external.clone()],
-        ),
-        (
-            Hook::Forward,
-            vec![lb.clone(), forwarding, portals.clone(), external],
-        ),
+        (Hook::Input, vec![firewall_jump.clone(), lb.clone(), health, external.clone()]),
+        (Hook::Forward, vec![lb.clone(), forwarding, portals.clone(), external]),
         (Hook::Output, vec![firewall_jump, lb, portals]),
     ];
     for (hook, jumps) in jumps {
@@ -601,10 +483,7 @@ fn filter(rules: &mut RulesetBuilder, mark: u32) -> SlotId {
     let established = CtStates::RELATED | CtStates::ESTABLISHED;
     for rule in [
         rule().ctstate(CtStates::INVALID).then(Target::Drop),
-        rule()
-            .comment("kubernetes forwarding rules")
-            .mark(mark, mark)
-            .then(Target::Accept),
+        rule().comment("kubernetes forwarding rules").mark(mark, mark).then(Target::Accept),
         rule()
             .comment("kubernetes forwarding conntrack rule")
             .ctstate(established)
@@ -618,10 +497,7 @@ fn filter(rules: &mut RulesetBuilder, mark: u32) -> SlotId {
         .destination(loopback.clone())
         .not_source(loopback)
         .comment("block incoming localnet connections")
-        .with(Match::CtState {
-            states,
-            invert: true,
-        })
+        .with(Match::CtState { states, invert: true })
         .then(Target::Drop);
     rules.append(Table::Filter, firewall, martian);
     rules.slot(Table::Filter, services)
@@ -629,17 +505,10 @@ fn filter(rules: &mut RulesetBuilder, mark: u32) -> SlotId {
 
 /// flannel's rules, after kube-proxy's.
 fn flannel(rules: &mut RulesetBuilder, cluster: &Prefix, mark: u32) -> SlotId {
-    let rule = || {
-        Rule::new(Origin {
-            owner: u32::MAX,
-            item: 1,
-        })
-    };
+    let rule = || Rule::new(Origin { owner: u32::MAX, item: 1 });
     let postrouting = rules.chain(Table::Nat, "FLANNEL-POSTRTG");
     let builtin = rules.builtin(Table::Nat, Hook::Postrouting);
-    let jump = rule()
-        .comment("flanneld masq")
-        .then(Target::Jump(postrouting));
+    let jump = rule().comment("flanneld masq").then(Target::Jump(postrouting));
     rules.append(Table::Nat, builtin, jump);
     let masq = |rule: Rule| rule.comment("flanneld masq");
     let marked = masq(rule().mark(mark, mark)).then(Target::Return);
@@ -647,13 +516,8 @@ fn flannel(rules: &mut RulesetBuilder, cluster: &Prefix, mark: u32) -> SlotId {
     let slot = rules.slot(Table::Nat, postrouting);
     let multicast = Prefix::new(IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4);
     for from_to in [
-        rule().source(cluster.clone()).with(Match::Destination {
-            prefix: multicast,
-            invert: true,
-        }),
-        rule()
-            .not_source(cluster.clone())
-            .destination(cluster.clone()),
+        rule().source(cluster.clone()).with(Match::Destination { prefix: multicast, invert: true }),
+        rule().not_source(cluster.clone()).destination(cluster.clone()),
     ] {
         let masquerade = Target::Nat(Nat::Masquerade(random_fully()));
         rules.append(Table::Nat, postrouting, masq(from_to).then(masquerade));
@@ -663,27 +527,15 @@ fn flannel(rules: &mut RulesetBuilder, cluster: &Prefix, mark: u32) -> SlotId {
     let comment = "flanneld forward";
     let jump = rule().comment(comment).then(Target::Jump(forward));
     rules.append(Table::Filter, builtin, jump);
-    for side in [
-        rule().source(cluster.clone()),
-        rule().destination(cluster.clone()),
-    ] {
-        rules.append(
-            Table::Filter,
-            forward,
-            side.comment(comment).then(Target::Accept),
-        );
+    for side in [rule().source(cluster.clone()), rule().destination(cluster.clone())] {
+        rules.append(Table::Filter, forward, side.comment(comment).then(Target::Accept));
     }
     slot
 }
 
 /// flannel's rules about a node's own Pods: their traffic inside the cluster keeps its source.
 fn flannel_local(cluster: &Prefix, node: &Prefix) -> [Rule; 3] {
-    let rule = || {
-        Rule::new(Origin {
-            owner: u32::MAX,
-            item: 1,
-        })
-    };
+    let rule = || Rule::new(Origin { owner: u32::MAX, item: 1 });
     [
         rule().source(node.clone()).destination(cluster.clone()),
         rule().source(cluster.clone()).destination(node.clone()),
@@ -693,9 +545,6 @@ fn flannel_local(cluster: &Prefix, node: &Prefix) -> [Rule; 3] {
 }
 
 fn random_fully() -> NatRange {
-    let flags = NatFlags {
-        random_fully: true,
-        ..NatFlags::default()
-    };
+    let flags = NatFlags { random_fully: true, ..NatFlags::default() };
     NatRange::keep().with_flags(flags)
 }

@@ -27,10 +27,7 @@ pub fn service_chain(service_port: &str) -> String {
 ///
 /// Kubernetes: pkg/proxy/iptables/proxier.go, servicePortEndpointChainName.
 pub fn endpoint_chain(service_port: &str, addr: Ipv4Addr, port: u16) -> String {
-    format!(
-        "KUBE-SEP-{}",
-        hash(&[service_port, "tcp", &format!("{addr}:{port}")])
-    )
+    format!("KUBE-SEP-{}", hash(&[service_port, "tcp", &format!("{addr}:{port}")]))
 }
 
 fn hash(parts: &[&str]) -> String {
@@ -56,18 +53,12 @@ mod tests {
             assert_eq!(service_chain(port), chain);
         }
         let addr = Ipv4Addr::new(10, 180, 0, 1);
-        assert_eq!(
-            endpoint_chain("ns1/svc1:p80", addr, 80),
-            "KUBE-SEP-SXIVWICOYRO3J4NJ"
-        );
+        assert_eq!(endpoint_chain("ns1/svc1:p80", addr, 80), "KUBE-SEP-SXIVWICOYRO3J4NJ");
     }
 
     #[test]
     fn a_port_without_a_name_has_no_colon() {
-        let service = ObjectName {
-            namespace: "default".into(),
-            name: "web".into(),
-        };
+        let service = ObjectName { namespace: "default".into(), name: "web".into() };
         assert_eq!(service_port(&service, None), "default/web");
         assert_eq!(service_port(&service, Some("http")), "default/web:http");
     }

@@ -33,12 +33,7 @@ impl ArrivalProcess {
         let fits = |bits: &u32| rate_per_s * ((1u64 << bits) as f64) * 1e-9 <= MEAN_PER_BLOCK;
         let bits = (0..=LONGEST_BLOCK_BITS).rev().find(fits).unwrap_or(0);
         let stream = seed.stream(&format!("client/{name}/arrivals"));
-        ArrivalProcess {
-            kind,
-            rate_per_s,
-            block: 1 << bits,
-            stream,
-        }
+        ArrivalProcess { kind, rate_per_s, block: 1 << bits, stream }
     }
 
     /// Fills `out` with the times of block number `block` in order; empty for a rate of 0.
@@ -68,11 +63,7 @@ impl ArrivalProcess {
             }
             Arrivals::Constant => {}
         }
-        assert!(
-            out.len() < 1 << BLOCK_BITS,
-            "{} arrivals in one block",
-            out.len()
-        );
+        assert!(out.len() < 1 << BLOCK_BITS, "{} arrivals in one block", out.len());
     }
 
     /// Returns the number of the request at `index` in `block`.
@@ -111,11 +102,7 @@ mod tests {
         let (times, span) = times(Arrivals::Constant, 1000.0, 100);
         assert!((times.len() as f64 - span.as_secs_f64() * 1000.0).abs() <= 1.0);
         let gaps = times.windows(2).map(|pair| (pair[1] - pair[0]).as_nanos());
-        assert!(
-            gaps.clone().all(|gap| gap.abs_diff(1_000_000) <= 1),
-            "{:?}",
-            gaps.max()
-        );
+        assert!(gaps.clone().all(|gap| gap.abs_diff(1_000_000) <= 1), "{:?}", gaps.max());
     }
 
     #[test]
@@ -124,17 +111,11 @@ mod tests {
         assert!(times.is_sorted());
         let mean = span.as_secs_f64() * 1000.0;
         // 4.9 standard deviations: one in a million.
-        assert!(
-            (times.len() as f64 - mean).abs() < 4.9 * mean.sqrt(),
-            "{} {mean}",
-            times.len()
-        );
+        assert!((times.len() as f64 - mean).abs() < 4.9 * mean.sqrt(), "{} {mean}", times.len());
         // Gaps: the coefficient of variation of an exponential is 1; its estimate from n gaps has
         // a standard deviation of about 1/√n.
-        let gaps: Vec<f64> = times
-            .windows(2)
-            .map(|pair| (pair[1] - pair[0]).as_secs_f64())
-            .collect();
+        let gaps: Vec<f64> =
+            times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
         let n = gaps.len() as f64;
         let mean = gaps.iter().sum::<f64>() / n;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / n;
@@ -150,10 +131,7 @@ mod tests {
         for rate in [0.0, 1e-3, 1.0, 1e6] {
             let (times, span) = times(Arrivals::Poisson, rate, 50);
             let mean = rate * span.as_secs_f64();
-            assert!(
-                (times.len() as f64 - mean).abs() <= 5.0 * mean.sqrt() + 5.0,
-                "{rate}"
-            );
+            assert!((times.len() as f64 - mean).abs() <= 5.0 * mean.sqrt() + 5.0, "{rate}");
         }
     }
 }

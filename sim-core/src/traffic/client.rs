@@ -35,10 +35,7 @@ impl Traffic {
         match group.times.get(group.next) {
             Some(&time) => schedule.at(time, Event::Arrival(client)),
             // An empty block: look again when the next one begins.
-            None => schedule.at(
-                group.arrivals.start(group.block + 1),
-                Event::Arrival(client),
-            ),
+            None => schedule.at(group.arrivals.start(group.block + 1), Event::Arrival(client)),
         }
     }
 
@@ -56,10 +53,7 @@ impl Traffic {
             return None;
         }
         let group = &mut self.groups[id];
-        let due = group
-            .times
-            .get(group.next)
-            .is_some_and(|&time| time == schedule.now());
+        let due = group.times.get(group.next).is_some_and(|&time| time == schedule.now());
         let key = due.then(|| {
             let request = super::ArrivalProcess::request(group.block, group.next);
             group.next += 1;
@@ -84,10 +78,7 @@ impl Traffic {
 
     /// Sends the first SYN of an attempt.
     pub fn begin(&mut self, key: Key, schedule: &mut impl Schedule<Event>, out: &mut Outlet) {
-        let connection = self
-            .connections
-            .get_mut(key)
-            .expect("an attempt begins once");
+        let connection = self.connections.get_mut(key).expect("an attempt begins once");
         connection.state = ClientState::SynSent;
         connection.sent = schedule.now();
         connection.deadline = schedule.now() + self.groups[connection.group].spec.timeout;
@@ -145,13 +136,7 @@ impl Traffic {
             L4::Udp | L4::IcmpEcho | L4::Other => return,
         };
         let mut send = |flags, len| {
-            out.packets.push((
-                pod,
-                Packet {
-                    len,
-                    ..segment(key, connection.tuple, flags)
-                },
-            ));
+            out.packets.push((pod, Packet { len, ..segment(key, connection.tuple, flags) }));
         };
         let acknowledge = TcpFlags::ACK;
         match connection.state {
@@ -195,10 +180,7 @@ impl Traffic {
         schedule: &mut impl Schedule<Event>,
         out: &mut Outlet,
     ) {
-        let met = self
-            .connections
-            .get(key)
-            .and_then(|connection| connection.met);
+        let met = self.connections.get(key).and_then(|connection| connection.met);
         // A REJECT rule was noted when the packet met it; else a namespace or a router answered.
         let rejected = met.is_some_and(|met| met.cause == Cause::Rejected);
         let (cause, symptom) = match kind {
@@ -226,12 +208,8 @@ impl Traffic {
         let cause = cause.or(met).unwrap_or(Cause::Server);
         out.ended.push((key, Outcome::Lost(cause, symptom)));
         out.over.push(key);
-        let (group_id, request, attempt, client) = (
-            connection.group,
-            connection.request,
-            connection.attempt + 1,
-            connection.client,
-        );
+        let (group_id, request, attempt, client) =
+            (connection.group, connection.request, connection.attempt + 1, connection.client);
         let group = &mut self.groups[group_id];
         if attempt > group.spec.retries {
             self.requests_lost += 1;
@@ -268,10 +246,7 @@ fn send_syn(
     out: &mut Outlet,
 ) {
     connection.syns += 1;
-    out.packets.push((
-        connection.client.pod,
-        segment(key, connection.tuple, TcpFlags::SYN),
-    ));
+    out.packets.push((connection.client.pod, segment(key, connection.tuple, TcpFlags::SYN)));
     let next: SimTime = schedule.now() + syn_timeout(connection.syns).unwrap_or_else(last_timeout);
     schedule.at(next.min(connection.deadline), Event::Timer(key));
 }

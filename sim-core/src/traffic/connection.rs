@@ -28,10 +28,7 @@ impl Key {
 
     /// Returns the key that is a packet's id.
     pub fn from_packet_id(id: u64) -> Key {
-        Key {
-            index: id as u32,
-            generation: (id >> 32) as u32,
-        }
+        Key { index: id as u32, generation: (id >> 32) as u32 }
     }
 }
 
@@ -170,34 +167,24 @@ impl Connections {
         if let Some(index) = self.free.pop() {
             let place = &mut self.places[index as usize];
             let generation = place.generation;
-            *place = Connection {
-                generation,
-                ..connection
-            };
+            *place = Connection { generation, ..connection };
             return Key { index, generation };
         }
         let index = u32::try_from(self.places.len()).expect("fewer than 2^32 connections");
         self.places.push(connection);
-        Key {
-            index,
-            generation: 0,
-        }
+        Key { index, generation: 0 }
     }
 
     /// Returns the connection of `key`, if it is still there.
     #[inline]
     pub fn get(&self, key: Key) -> Option<&Connection> {
-        self.places
-            .get(key.index())
-            .filter(|place| place.generation == key.generation)
+        self.places.get(key.index()).filter(|place| place.generation == key.generation)
     }
 
     /// Returns the connection of `key`, if it is still there.
     #[inline]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut Connection> {
-        self.places
-            .get_mut(key.index())
-            .filter(|place| place.generation == key.generation)
+        self.places.get_mut(key.index()).filter(|place| place.generation == key.generation)
     }
 
     /// Frees the connection's place if both sides are over.
@@ -226,10 +213,7 @@ impl Connections {
     /// places.
     pub fn open(&self) -> impl Iterator<Item = &Connection> {
         self.places.iter().filter(|connection| {
-            matches!(
-                connection.state,
-                ClientState::SynSent | ClientState::Established
-            )
+            matches!(connection.state, ClientState::SynSent | ClientState::Established)
         })
     }
 }

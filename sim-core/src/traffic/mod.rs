@@ -218,15 +218,9 @@ impl Traffic {
         if at_client && index == 0 {
             return connection.node_draw;
         }
-        let purpose = if at_client {
-            purpose::CLIENT_NODE
-        } else {
-            purpose::OTHER_NODE
-        };
+        let purpose = if at_client { purpose::CLIENT_NODE } else { purpose::OTHER_NODE };
         let (request, attempt) = (connection.request, connection.attempt);
-        self.groups[connection.group]
-            .stream
-            .draw(request, attempt, purpose, index)
+        self.groups[connection.group].stream.draw(request, attempt, purpose, index)
     }
 
     /// Returns how many connections `pod` serves.
@@ -239,11 +233,7 @@ impl Group {
     /// Takes the next source port of one of the group's Pods.
     fn next_port(&mut self, index: usize) -> u16 {
         let port = self.ports[index];
-        self.ports[index] = if port == *PORTS.end() {
-            *PORTS.start()
-        } else {
-            port + 1
-        };
+        self.ports[index] = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
         port
     }
 

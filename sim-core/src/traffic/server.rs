@@ -93,10 +93,7 @@ impl Traffic {
             && connection.server_tuple == packet.tuple
             && !matches!(connection.server, ServerState::None | ServerState::Closed);
         let mut send = |flags, len| {
-            let packet = Packet {
-                len,
-                ..segment(key, packet.tuple.reply(), flags)
-            };
+            let packet = Packet { len, ..segment(key, packet.tuple.reply(), flags) };
             out.packets.push((host.pod, packet));
         };
         if flags.contains(TcpFlags::RST) {
@@ -118,10 +115,7 @@ impl Traffic {
             } else {
                 connection
                     .met
-                    .get_or_insert(Met {
-                        cause: Cause::Refused,
-                        stale_for: None,
-                    })
+                    .get_or_insert(Met { cause: Cause::Refused, stale_for: None })
                     .cause = Cause::Refused;
                 send(TcpFlags::RST | TcpFlags::ACK, 40);
             }
@@ -136,9 +130,7 @@ impl Traffic {
             send(TcpFlags::FIN | TcpFlags::ACK, 40);
         } else if flags.contains(TcpFlags::PSH) {
             connection.server = ServerState::Serving;
-            let time = host
-                .service_time
-                .map(|law| law.sample(connection.service_draw));
+            let time = host.service_time.map(|law| law.sample(connection.service_draw));
             match time.filter(|time| !time.is_zero()) {
                 Some(time) => schedule.after(time, Event::Served(key)),
                 None => self.on_served(key, out),
@@ -159,21 +151,9 @@ impl Traffic {
             return;
         }
         connection.server = ServerState::Established;
-        let response = segment(
-            key,
-            connection.server_tuple.reply(),
-            TcpFlags::PSH | TcpFlags::ACK,
-        );
-        let pod = connection
-            .server_pod
-            .expect("a served connection has a server");
-        out.packets.push((
-            pod,
-            Packet {
-                len: RESPONSE_LEN,
-                ..response
-            },
-        ));
+        let response = segment(key, connection.server_tuple.reply(), TcpFlags::PSH | TcpFlags::ACK);
+        let pod = connection.server_pod.expect("a served connection has a server");
+        out.packets.push((pod, Packet { len: RESPONSE_LEN, ..response }));
     }
 
     /// Closes `pod`'s listener: connections that are not accepted yet are forgotten.
@@ -184,13 +164,7 @@ impl Traffic {
             let connection = self.connections.get(**key);
             connection.is_some_and(|found| found.server == ServerState::SynReceived)
         };
-        let waiting: Vec<Key> = self
-            .servers
-            .of(pod)
-            .iter()
-            .filter(waiting)
-            .copied()
-            .collect();
+        let waiting: Vec<Key> = self.servers.of(pod).iter().filter(waiting).copied().collect();
         for key in waiting {
             self.servers.close(key, &mut self.connections, out);
         }
@@ -202,8 +176,7 @@ impl Traffic {
         for key in keys {
             if let Some(connection) = self.connections.get(key) {
                 let tuple = connection.server_tuple.reply();
-                out.packets
-                    .push((pod, segment(key, tuple, TcpFlags::RST | TcpFlags::ACK)));
+                out.packets.push((pod, segment(key, tuple, TcpFlags::RST | TcpFlags::ACK)));
             }
             self.servers.close(key, &mut self.connections, out);
         }

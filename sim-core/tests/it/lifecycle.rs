@@ -64,13 +64,14 @@ fn a_closed_port_refuses_and_a_released_address_times_out() {
 fn a_patient_client_hears_that_the_host_is_unreachable() {
     let mut config = one_deletion(Law::Constant(secs(4.0)));
     config.clients[0].timeout = secs(5.0);
-    config.clients[0].rate_per_s = 10.0;
+    config.clients[0].rate_per_s = 5.0;
     let records = run(&config, 1, 0);
     let released = records.windows[0].ip_released.unwrap();
-    let mut late = records.losses.iter().filter(|loss| loss.sent > released).peekable();
-    let first = late.peek().expect("some attempt goes to the released address");
+    let late = records.losses.iter().filter(|loss| loss.sent > released);
+    let first = late.clone().min_by_key(|loss| loss.sent);
+    let first = first.expect("some attempt goes to the released address");
     assert_eq!((first.cause, first.symptom), (Cause::Unreachable, Symptom::HostUnreachable));
-    // Three requests, a second apart, and the way there and back.
+    // The node asks three times, a second apart; a later packet joins the wait and its end.
     assert!((first.ended - first.sent).abs_diff(secs(3.0)) < ms(1), "{first:?}");
     for loss in late {
         assert_eq!(loss.symptom, Symptom::HostUnreachable, "{loss:?}");
@@ -127,14 +128,18 @@ fn a_service_without_endpoints_rejects() {
     config.events = vec![scale(500, 0), scale(3000, 3)];
     let records = run(&config, 1, 0);
     assert_eq!(records.windows.len(), 3);
-    let empty = 700_000_000..3_000_000_000;
+    let empty = 600_000_000..3_000_000_000;
     let late = records.losses.iter().filter(|loss| empty.contains(&loss.sent.as_nanos()));
+    let told = |symptom| late.clone().filter(|loss| loss.symptom == symptom).count();
     for loss in late.clone() {
-        assert_eq!((loss.cause, loss.symptom), (Cause::Rejected, Symptom::Refused), "{loss:?}");
-        assert_eq!(loss.window, None);
-        assert!(loss.ended - loss.sent < ms(1));
+        assert_eq!((loss.cause, loss.window), (Cause::Rejected, None), "{loss:?}");
+        assert!(loss.symptom == Symptom::Timeout || loss.ended - loss.sent < ms(1), "{loss:?}");
     }
-    assert!(late.count() > 2000);
+    // Each of 5 clients is told six times at once and then once a second; the other attempts hear
+    // nothing. The kernel limits ICMP errors so.
+    let refused = told(Symptom::Refused);
+    assert!((5 * 6..=5 * 10).contains(&refused), "{refused}");
+    assert!(told(Symptom::Timeout) > 2000);
 }
 
 #[test]

@@ -1,0 +1,197 @@
+//! The cluster as a run begins: everything applied, everything available.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use super::address::{AllocateError, ClusterIps, PodAddresses};
+use super::endpoint_slice::selects;
+use super::pod::{Owner, Phase, Placement, Pod};
+use super::{ControlPlane, Deployment, Node, Service};
+use crate::config::{Action, Config, DeploymentSpec, EventSpec, Ipv4Cidr, ObjectName, ServiceSpec};
+use crate::engine::rng::Seed;
+use crate::ids::{ClientId, Id, IdVec, PodId, ServiceId};
+use crate::time::SimTime;
+
+/// Why a cluster cannot be set up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetupError {
+    /// A ClusterIP cannot be given.
+    #[error("Service {service}: {source}")]
+    ClusterIp {
+        /// The Service.
+        service: ObjectName,
+        /// Why.
+        source: AllocateError,
+    },
+    /// A node's part of the Pod range does not exist.
+    #[error("the Pod range {range} has no room for the Pods of node {node}")]
+    PodCidr {
+        /// The Pod range.
+        range: Ipv4Cidr,
+        /// The node's number.
+        node: u32,
+    },
+    /// A Pod has no room.
+    #[error("no node has room for the Pods of {owner}")]
+    Capacity {
+        /// The Deployment or client group.
+        owner: String,
+    },
+    /// Something refers to an object that is not there.
+    #[error("{what} {name} does not exist")]
+    Missing {
+        /// The kind of object.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl ControlPlane {
+    /// Returns the cluster of `config`, settled: every Deployment's Pods run and are available.
+    pub fn new(config: &Config, seed: &Seed) -> Result<ControlPlane, SetupError> {
+        let mut nodes = IdVec::new();
+        for node in 0..config.cluster.nodes {
+            let range = node_range(config, node)
+                .ok_or(SetupError::PodCidr { range: config.cluster.pod_cidr, node })?;
+            nodes.push(Node { addresses: PodAddresses::new(range) });
+        }
+        let mut control_plane = ControlPlane {
+            services: services(config, seed)?,
+            deployments: IdVec::new(),
+            pods: IdVec::new(),
+            nodes,
+            kubelet: config.kubelet.clone(),
+            max_pods: config.cluster.max_pods as usize,
+            events: config.events.clone(),
+            events_left: config.events.len(),
+            unavailable: 0,
+            terminating: 0,
+        };
+        for event in &config.events {
+            control_plane.check_event(config, event)?;
+        }
+        control_plane.add_client_pods(config)?;
+        for spec in &config.deployments {
+            control_plane.add_deployment(spec, seed)?;
+        }
+        for service in control_plane.services.ids() {
+            control_plane.services[service].endpoints = control_plane.endpoints_of(service);
+        }
+        Ok(control_plane)
+    }
+
+    fn check_event(&self, config: &Config, event: &EventSpec) -> Result<(), SetupError> {
+        let (Action::DeletePod { deployment, .. }
+        | Action::Rollout { deployment }
+        | Action::Scale { deployment, .. }) = &event.action;
+        if config.deployments.iter().any(|spec| spec.name == *deployment) {
+            Ok(())
+        } else {
+            Err(SetupError::Missing { what: "Deployment", name: deployment.to_string() })
+        }
+    }
+
+    fn add_client_pods(&mut self, config: &Config) -> Result<(), SetupError> {
+        for (index, client) in config.clients.iter().enumerate() {
+            for node in self.nodes.ids() {
+                let id = PodId::from_index(self.pods.len());
+                let full = || SetupError::Capacity { owner: format!("client {}", client.name) };
+                if self.nodes[node].addresses.len() >= self.max_pods {
+                    return Err(full());
+                }
+                let addr = self.nodes[node].addresses.allocate_from_top(id).ok_or_else(full)?;
+                self.pods.push(Pod {
+                    name: format!("{}-node-{}", client.name, node.index()).into(),
+                    owner: Owner::Client(ClientId::from_index(index)),
+                    ordinal: node.index() as u64,
+                    revision: 0,
+                    created: SimTime::ZERO,
+                    placement: Some(Placement { node, addr }),
+                    phase: Phase::Running,
+                    started: Some(SimTime::ZERO),
+                    listening: false,
+                    ready_since: Some(SimTime::ZERO),
+                    available_from: Some(SimTime::ZERO),
+                    probes_against: 0,
+                    deleted: None,
+                    sigterm: None,
+                    stopped: None,
+                    released: None,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_deployment(&mut self, spec: &DeploymentSpec, seed: &Seed) -> Result<(), SetupError> {
+        let stream = |purpose: &str| seed.stream(&format!("deployment/{}/{purpose}", spec.name));
+        let services = self.services.iter();
+        let services = services.filter(|(_, service)| {
+            service.spec.name.namespace == spec.name.namespace
+                && selects(&service.spec, &spec.template)
+        });
+        let id = self.deployments.push(Deployment {
+            spec: spec.clone(),
+            revision: 0,
+            pods: Vec::new(),
+            services: services.map(|(id, _)| id).collect(),
+            created: 0,
+            spread: self.nodes.ids().map(|node| (0, node)).collect(),
+            waiting: Vec::new(),
+            name_draws: stream("name"),
+            start_draws: stream("start"),
+            startup_draws: stream("startup"),
+            notice_draws: stream("notice"),
+            teardown_draws: stream("teardown"),
+        });
+        for _ in 0..spec.replicas {
+            let pod = self.create(id, SimTime::ZERO);
+            let full = SetupError::Capacity { owner: format!("Deployment {}", spec.name) };
+            self.bind(pod).ok_or(full)?;
+            let pod = &mut self.pods[pod];
+            pod.phase = Phase::Running;
+            pod.started = Some(SimTime::ZERO);
+            pod.listening = true;
+            pod.ready_since = Some(SimTime::ZERO);
+            pod.available_from = Some(SimTime::ZERO);
+        }
+        Ok(())
+    }
+}
+
+fn services(config: &Config, seed: &Seed) -> Result<IdVec<ServiceId, Service>, SetupError> {
+    let mut ips = ClusterIps::new(config.cluster.service_cidr);
+    let error = |spec: &ServiceSpec, source| {
+        let service = spec.name.clone();
+        SetupError::ClusterIp { service, source }
+    };
+    let mut given: BTreeMap<usize, Ipv4Addr> = BTreeMap::new();
+    for (index, spec) in config.services.iter().enumerate() {
+        if let Some(addr) = spec.cluster_ip {
+            ips.allocate(addr).map_err(|source| error(spec, source))?;
+            given.insert(index, addr);
+        }
+    }
+    let mut services = IdVec::new();
+    for (index, spec) in config.services.iter().enumerate() {
+        let cluster_ip = match given.get(&index) {
+            Some(&addr) => addr,
+            None => {
+                let stream = seed.stream(&format!("service/{}/cluster-ip", spec.name));
+                ips.allocate_next(stream.draw(0, 0, 0, 0)).map_err(|source| error(spec, source))?
+            }
+        };
+        services.push(Service { spec: spec.clone(), cluster_ip, endpoints: Vec::new() });
+    }
+    Ok(services)
+}
+
+/// Returns the Pod range of node number `node`.
+pub fn node_range(config: &Config, node: u32) -> Option<Ipv4Cidr> {
+    let cluster = &config.cluster;
+    let size = 1u64 << (32 - u32::from(cluster.node_prefix_len.min(32)));
+    let base = cluster.pod_cidr.address(u64::from(node) * size)?;
+    let range = Ipv4Cidr::new(base, cluster.node_prefix_len)?;
+    cluster.pod_cidr.address(u64::from(node) * size + size - 1).map(|_| range)
+}

@@ -1,0 +1,97 @@
+//! The world as a run begins.
+
+use crate::config::{Arrivals, ClientSpec, Config};
+use crate::engine::Fingerprint;
+use crate::engine::rng::Seed;
+use crate::ids::{Id, IdVec, PodId, ServiceId};
+use crate::kube::{self, ControlPlane, SetupError};
+use crate::net::fabric::Fabric;
+use crate::propagation::Lags;
+use crate::proxy::iptables::{Iptables, ProxiedService};
+use crate::record::Counts;
+use crate::traffic::{GroupPlace, Outlet, Traffic};
+use crate::window::{Load, Windows};
+
+use super::{RunError, ServiceTraffic, World};
+
+impl World {
+    /// Returns the world of `config` before its first event.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster cannot be set up.
+    pub fn new(config: &Config, seed: &Seed) -> Result<World, RunError> {
+        let kube = ControlPlane::new(config, seed)?;
+        let proxied = kube.services.iter().map(|(_, service)| ProxiedService {
+            name: service.spec.name.clone(),
+            cluster_ip: service.cluster_ip,
+            ports: service.spec.ports.iter().map(|port| (port.name.clone(), port.port)).collect(),
+            endpoints: service.endpoints.clone(),
+        });
+        let ranges = (0..config.cluster.nodes).filter_map(|node| kube::node_range(config, node));
+        let rules = Iptables::new(&config.cluster, &config.proxy, ranges, proxied.collect())?;
+        let targets: Vec<(ServiceId, usize)> =
+            config.clients.iter().map(|client| target(&kube, client)).collect::<Result<_, _>>()?;
+        let places = places(config, &kube, &targets);
+        let keys = (0..config.cluster.nodes).map(|node| {
+            // The hash of the node's name, as a stream's key would be.
+            seed.stream(&format!("node/node-{node}")).draw(0, 0, 0, 0)
+        });
+        let mut services: IdVec<ServiceId, ServiceTraffic> = kube
+            .services
+            .iter()
+            .map(|(_, service)| ServiceTraffic {
+                name: service.spec.name.to_string().into(),
+                lag_draws: seed.stream(&format!("service/{}/lag", service.spec.name)),
+                loads: Vec::new(),
+            })
+            .collect();
+        for (client, &(service, port)) in config.clients.iter().zip(&targets) {
+            let per_node_per_s = client.rate_per_s / f64::from(config.cluster.nodes);
+            services[service].loads.push(Load { per_node_per_s, port });
+        }
+        Ok(World {
+            rules,
+            fabric: Fabric::new(&config.cluster),
+            traffic: Traffic::new(&config.clients, &places, seed),
+            windows: Windows::new(kube.services.len()),
+            lags: Lags::new(&config.propagation, keys.collect()),
+            services,
+            targets: targets.into_iter().collect(),
+            has_expectation: config
+                .clients
+                .iter()
+                .all(|client| client.arrivals == Arrivals::Poisson),
+            inside: Counts::default(),
+            outside: Counts::default(),
+            fingerprint: Fingerprint::default(),
+            effects: Vec::new(),
+            outlet: Outlet::default(),
+            error: None,
+            open_ended: config.events.is_empty() && config.duration.is_some(),
+            kube,
+        })
+    }
+}
+
+fn target(kube: &ControlPlane, client: &ClientSpec) -> Result<(ServiceId, usize), SetupError> {
+    let missing = || SetupError::Missing {
+        what: "Service",
+        name: format!("{}:{}", client.service, client.port),
+    };
+    let services = kube.services.iter();
+    let mut found = services.filter(|(_, service)| service.spec.name == client.service);
+    let (id, service) = found.next().ok_or_else(missing)?;
+    let port = service.spec.ports.iter().position(|port| port.port == client.port);
+    Ok((id, port.ok_or_else(missing)?))
+}
+
+fn places(config: &Config, kube: &ControlPlane, targets: &[(ServiceId, usize)]) -> Vec<GroupPlace> {
+    let nodes = config.cluster.nodes;
+    let place = |(index, &(service, _)): (usize, &(ServiceId, usize))| GroupPlace {
+        target: (kube.services[service].cluster_ip, config.clients[index].port),
+        first_pod: PodId::from_index(index * nodes as usize),
+        pods: nodes,
+    };
+    targets.iter().enumerate().map(place).collect()
+}
