@@ -4,6 +4,7 @@
 mod bad_input;
 mod commands;
 mod results;
+mod sweeps;
 
 use std::fs;
 use std::path::{Path, PathBuf};
