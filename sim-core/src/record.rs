@@ -108,8 +108,6 @@ pub enum Symptom {
     HostUnreachable,
     /// Its own timeout.
     Timeout,
-    /// An answer from another workload.
-    WrongAnswer,
 }
 
 impl Symptom {
@@ -120,7 +118,6 @@ impl Symptom {
             Symptom::Reset => "reset",
             Symptom::HostUnreachable => "host_unreachable",
             Symptom::Timeout => "timeout",
-            Symptom::WrongAnswer => "wrong_answer",
         }
     }
 }
@@ -276,8 +273,6 @@ pub enum Ended {
     Complete,
     /// At the scenario's `duration`.
     Duration,
-    /// At the limit on simulated time.
-    Limit,
 }
 
 impl Ended {
@@ -286,7 +281,6 @@ impl Ended {
         match self {
             Ended::Complete => "complete",
             Ended::Duration => "duration",
-            Ended::Limit => "limit",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{Id, IdVec, NodeId, PodId, ServiceId, WindowId};
+use crate::ids::{IdVec, NodeId, PodId, ServiceId, WindowId};
 use crate::propagation::{History, Version};
 use crate::record::{self, Cause, LostByCause, OpenedBy};
 use crate::time::SimTime;
@@ -48,8 +48,8 @@ pub struct Windows {
     records: BTreeMap<WindowId, record::Window>,
     by_pod: BTreeMap<(PodId, ServiceId), WindowId>,
     services: IdVec<ServiceId, ServiceCount>,
-    /// Attempts under way, by the Pod that DNAT chose.
-    under_way: Vec<u32>,
+    /// Attempts under way, by the Pod that DNAT chose and the Service.
+    under_way: BTreeMap<(PodId, ServiceId), u32>,
 }
 
 impl Windows {
@@ -59,15 +59,15 @@ impl Windows {
         Windows { services, ..Windows::default() }
     }
 
-    /// Opens the window of `pod` for `service`.
-    pub fn open(&mut self, service: ServiceId, pod: PodId, opened_by: OpenedBy, now: SimTime) {
+    /// Opens the window of `pod`, deleted at `opened`, for `service`; its attempts count from now.
+    pub fn open(&mut self, service: ServiceId, pod: PodId, opened_by: OpenedBy, opened: SimTime) {
         let count = &mut self.services[service];
         count.open_windows += 1;
         let id = self.windows.push(Window {
             opened_by,
             service,
             pod,
-            opened: now,
+            opened,
             removed_in: None,
             closed: None,
             attempts_before: count.attempts,
@@ -82,20 +82,30 @@ impl Windows {
         self.by_pod.insert((pod, service), id);
     }
 
-    /// Notes that `service` got a version: open windows of Pods that it no longer names wait for
-    /// its last node.
+    /// Returns whether `pod` has a window for `service`.
+    pub fn has(&self, service: ServiceId, pod: PodId) -> bool {
+        self.by_pod.contains_key(&(pod, service))
+    }
+
+    /// Notes that `service` got a version: windows of Pods that it no longer names wait for its
+    /// last node, and windows of Pods that it names again are open again.
     pub fn changed<T>(
         &mut self,
         service: ServiceId,
         version: &Version<T>,
         names: impl Fn(&T, PodId) -> bool,
     ) {
-        for &id in &self.open {
+        for id in self.unreported_of(service) {
             let window = &mut self.windows[id];
-            if window.service == service
-                && window.removed_in.is_none()
-                && !names(&version.content, window.pod)
-            {
+            if names(&version.content, window.pod) {
+                window.removed_in = None;
+                if window.closed.take().is_some() {
+                    let count = &mut self.services[service];
+                    count.open_windows += 1;
+                    window.attempts_before = count.attempts - window.attempts;
+                    self.open.insert(id);
+                }
+            } else if window.removed_in.is_none() {
                 window.removed_in = Some(version.ordinal);
             }
         }
@@ -110,14 +120,17 @@ impl Windows {
 
     /// Counts that DNAT chose `pod` for an attempt to `service`.
     pub fn chosen(&mut self, service: ServiceId, pod: PodId) {
-        if self.under_way.len() <= pod.index() {
-            self.under_way.resize(pod.index() + 1, 0);
+        *self.under_way.entry((pod, service)).or_default() += 1;
+        if let Some(id) = self.counting(service, pod) {
+            self.windows[id].attempts_to_pod += 1;
         }
-        self.under_way[pod.index()] += 1;
-        if let Some(&id) = self.by_pod.get(&(pod, service)) {
-            let window = &mut self.windows[id];
-            window.attempts_to_pod += u64::from(window.closed.is_none());
-        }
+    }
+
+    /// Returns the window of `pod` for `service`, unless it is closed: what reaches the Pod's
+    /// address later does so by an old conntrack entry, not by a rule.
+    fn counting(&self, service: ServiceId, pod: PodId) -> Option<WindowId> {
+        let id = *self.by_pod.get(&(pod, service))?;
+        self.windows[id].closed.is_none().then_some(id)
     }
 
     /// Counts a lost attempt and returns its window.
@@ -128,7 +141,7 @@ impl Windows {
         cause: Cause,
         first_stale: bool,
     ) -> Option<WindowId> {
-        let id = *self.by_pod.get(&(pod, service))?;
+        let id = self.counting(service, pod)?;
         let window = &mut self.windows[id];
         window.lost.add(cause);
         window.lost_first_stale += u64::from(first_stale);
@@ -137,19 +150,21 @@ impl Windows {
 
     /// Counts an attempt that another workload answered.
     pub fn misdelivered(&mut self, service: ServiceId, pod: PodId) {
-        if let Some(&id) = self.by_pod.get(&(pod, service)) {
+        if let Some(id) = self.counting(service, pod) {
             self.windows[id].misdelivered += 1;
         }
     }
 
-    /// Notes that an attempt for which DNAT chose `pod` has ended, and returns the Pod's windows
-    /// that may now close.
+    /// Notes that an attempt for which DNAT chose `pod` has ended, and returns the Pod's window
+    /// if that was the last one under way.
     pub fn ended(&mut self, service: ServiceId, pod: PodId) -> Option<WindowId> {
-        self.under_way[pod.index()] -= 1;
-        if self.under_way[pod.index()] > 0 {
+        let count = self.under_way.get_mut(&(pod, service)).expect("the attempt was counted");
+        *count -= 1;
+        if *count > 0 {
             return None;
         }
-        self.by_pod.get(&(pod, service)).copied()
+        self.under_way.remove(&(pod, service));
+        self.counting(service, pod)
     }
 
     /// Returns the windows of `service` that are not closed, in order.
@@ -166,7 +181,7 @@ impl Windows {
             .and_then(|version| history.get(version))
             .map(|version| version.last_live);
         let heard = last.is_some_and(|last| last <= now);
-        let quiet = self.under_way.get(window.pod.index()).is_none_or(|&count| count == 0);
+        let quiet = !self.under_way.contains_key(&(window.pod, window.service));
         if !heard || !quiet || window.closed.is_some() {
             return false;
         }

@@ -21,7 +21,7 @@ use crate::kube::{ControlPlane, Effect, SetupError};
 use crate::net::fabric::{Fabric, Passage};
 use crate::propagation::Lags;
 use crate::proxy::iptables::{Iptables, ServiceRules};
-use crate::record::{self, Cause, Counts, Name, OpenedBy, Recorder};
+use crate::record::{Cause, Counts, Name, OpenedBy, Recorder};
 use crate::time::SimTime;
 use crate::traffic::connection::Key;
 use crate::traffic::{ClientPlace, Host, Met, Outlet, Traffic};
@@ -122,6 +122,8 @@ pub struct World {
     effects: Vec<Effect>,
     outlet: Outlet,
     error: Option<ValidationError>,
+    /// The next change of each Service whose times have not been told.
+    untold: IdVec<ServiceId, u32>,
     /// Whether the run goes on to its duration, since nothing else ends it.
     open_ended: bool,
 }
@@ -153,11 +155,14 @@ impl World {
         match event {
             Event::Kube(event) => {
                 self.kube.on_event(event, queue, &mut self.effects);
-                self.apply_effects(queue, recorder);
+                self.apply_effects(queue);
             }
             Event::Net(event) => self.on_net(event, queue),
             Event::Traffic(event) => self.on_traffic(event, queue, recorder),
-            Event::LastNode(service) => self.close_windows(service, now),
+            Event::LastNode(service) => {
+                self.report_changes(service, now, recorder);
+                self.close_windows(service, now);
+            }
         }
         self.flush(queue, recorder);
         if self.error.is_some() {
@@ -275,11 +280,12 @@ impl World {
     }
 
     /// Returns for how long the endpoint that an attempt was sent to had not been accepting when
-    /// the attempt was sent, if it had stopped by now.
+    /// the SYN that chose it was sent, if it had stopped by now.
     fn stale_for(&self, id: u64) -> Option<Duration> {
         let connection = self.traffic.connections.get(Key::from_packet_id(id))?;
         let stopped = self.kube.pods[connection.endpoint?].stopped?;
-        Some(connection.sent.saturating_since(stopped))
+        let (chosen, _) = connection.chosen?;
+        Some(chosen.saturating_since(stopped))
     }
 
     fn on_traffic(
@@ -322,26 +328,21 @@ impl World {
         self.traffic.begin(key, queue, &mut self.outlet);
     }
 
-    fn apply_effects(&mut self, queue: &mut EventQueue<Event>, recorder: &mut dyn Recorder) {
+    fn apply_effects(&mut self, queue: &mut EventQueue<Event>) {
         let mut effects = std::mem::take(&mut self.effects);
         while !effects.is_empty() {
             for effect in effects.drain(..) {
-                self.apply(effect, queue, recorder);
+                self.apply(effect, queue);
             }
             std::mem::swap(&mut effects, &mut self.effects);
         }
         self.effects = effects;
     }
 
-    fn apply(
-        &mut self,
-        effect: Effect,
-        queue: &mut EventQueue<Event>,
-        recorder: &mut dyn Recorder,
-    ) {
+    fn apply(&mut self, effect: Effect, queue: &mut EventQueue<Event>) {
         match effect {
             Effect::Deleted(pod, by) => self.open_windows(pod, by, queue.now()),
-            Effect::EndpointsChanged(service) => self.commit(service, queue, recorder),
+            Effect::EndpointsChanged(service) => self.commit(service, queue),
             Effect::Sigterm(pod) => {
                 if self.kube.is_draining(pod) {
                     self.traffic.stop_listening(pod, &mut self.outlet);
@@ -363,24 +364,18 @@ impl World {
 
     /// Opens a window for each Service that names `pod`, in its endpoints or on some node.
     fn open_windows(&mut self, pod: PodId, by: OpenedBy, now: SimTime) {
-        for service in self.services.ids() {
+        for &service in self.kube.services_of(pod) {
             if self.rules.history(service).newest().content.names(pod) {
                 self.windows.open(service, pod, by, now);
             }
         }
     }
 
-    fn commit(
-        &mut self,
-        service: ServiceId,
-        queue: &mut EventQueue<Event>,
-        recorder: &mut dyn Recorder,
-    ) {
-        let now = queue.now();
+    fn commit(&mut self, service: ServiceId, queue: &mut EventQueue<Event>) {
         let change = self.rules.history(service).newest().ordinal + 1;
         let lags = self.lags.of(&self.services[service].lag_draws, change);
         let endpoints = &self.kube.services[service].endpoints;
-        let version = match self.rules.commit(service, endpoints, now, lags) {
+        let version = match self.rules.commit(service, endpoints, queue.now(), lags) {
             Ok(version) => version,
             Err(error) => {
                 self.error = Some(error);
@@ -389,15 +384,13 @@ impl World {
         };
         queue.at(version.last_live, Event::LastNode(service));
         self.windows.changed(service, version, ServiceRules::names);
-        if recorder.wants_detail() {
-            for node in (0..self.lags.len()).map(NodeId::from_index) {
-                recorder.propagation(record::Propagation {
-                    service: self.services[service].name.clone(),
-                    change,
-                    node: node_name(node),
-                    endpoints_changed: now,
-                    live: version.live(node),
-                });
+        // A Pod that was deleted before it was ever named may be named for want of others.
+        for endpoint in version.content.all() {
+            let pod = &self.kube.pods[endpoint.pod];
+            if let Some((deleted, by)) = pod.deleted.zip(pod.deleted_by)
+                && !self.windows.has(service, endpoint.pod)
+            {
+                self.windows.open(service, endpoint.pod, by, deleted);
             }
         }
     }
@@ -426,7 +419,7 @@ impl World {
             }
             outlet.append(&mut self.outlet);
             self.outlet = outlet;
-            self.apply_effects(queue, recorder);
+            self.apply_effects(queue);
         }
     }
 
@@ -442,13 +435,13 @@ impl World {
         if let Passage::Travelling(Some(rule), sent) = &passage
             && packet.tcp_flags() == Some(TcpFlags::SYN)
         {
-            self.chosen(packet.id, rule.origin, sent);
+            self.chosen(packet.id, rule.origin, sent, queue.now());
         }
         self.on_passage(passage, queue);
     }
 
     /// Notes the endpoint that DNAT chose for an attempt.
-    fn chosen(&mut self, id: u64, rule: Origin, sent: &Packet) {
+    fn chosen(&mut self, id: u64, rule: Origin, sent: &Packet, now: SimTime) {
         let Some(connection) = self.traffic.connections.get_mut(Key::from_packet_id(id)) else {
             return;
         };
@@ -457,11 +450,15 @@ impl World {
         if connection.endpoint == Some(endpoint) {
             return;
         }
+        connection.chosen = Some((now, connection.syns == 1));
         let before = connection.endpoint.replace(endpoint);
         connection.endpoint_tuple = Some(sent.tuple);
         connection.rule = Some(rule.owner);
-        if let Some(before) = before {
-            self.windows.ended(service, before);
+        if let Some(before) = before
+            && let Some(window) = self.windows.ended(service, before)
+        {
+            self.windows.try_close(window, self.rules.history(service), now);
+            self.report_windows(service, now);
         }
         self.windows.chosen(service, endpoint);
     }

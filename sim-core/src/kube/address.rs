@@ -1,6 +1,6 @@
 //! Addresses: ClusterIPs from the Service range, Pod addresses from each node's range.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use crate::config::Ipv4Cidr;
@@ -97,12 +97,14 @@ pub struct PodAddresses {
     last: u32,
     /// Sorted by offset.
     owners: Vec<(u32, PodId)>,
+    /// Who had each offset last.
+    last_owners: BTreeMap<u32, PodId>,
 }
 
 impl PodAddresses {
     /// Returns the pool of a node whose Pods live in `range`.
     pub fn new(range: Ipv4Cidr) -> PodAddresses {
-        PodAddresses { range, last: 1, owners: Vec::new() }
+        PodAddresses { range, last: 1, owners: Vec::new(), last_owners: BTreeMap::new() }
     }
 
     /// Returns how many Pods fit `range`: not the network, gateway and broadcast addresses.
@@ -143,6 +145,16 @@ impl PodAddresses {
         Some(self.owners[slot].1)
     }
 
+    /// Returns whether one more of at most `max_pods` Pods finds an address.
+    pub fn fit(&self, max_pods: usize) -> bool {
+        self.len() < max_pods && (self.len() as u64) < PodAddresses::capacity(self.range)
+    }
+
+    /// Returns the Pod that had `addr` last.
+    pub fn last_owner(&self, addr: Ipv4Addr) -> Option<PodId> {
+        self.last_owners.get(&self.offset(addr)?).copied()
+    }
+
     /// Returns how many addresses are taken.
     pub fn len(&self) -> usize {
         self.owners.len()
@@ -168,6 +180,7 @@ impl PodAddresses {
     fn insert(&mut self, offset: u32, pod: PodId) -> Option<Ipv4Addr> {
         let slot = self.slot(offset).expect_err("the address is free");
         self.owners.insert(slot, (offset, pod));
+        self.last_owners.insert(offset, pod);
         self.range.address(u64::from(offset))
     }
 }

@@ -7,7 +7,6 @@ use super::{ControlPlane, Effect, Event, LIFECYCLE, PROBE, timer};
 use crate::config::OnSigterm;
 use crate::engine::queue::Schedule;
 use crate::ids::PodId;
-use crate::record::OpenedBy;
 use crate::time::SimTime;
 
 /// Kubernetes: pkg/kubelet/kuberuntime, minimumGracePeriodInSeconds.
@@ -84,6 +83,9 @@ impl ControlPlane {
         if !pod.is_ready() || probe.period.is_zero() {
             return None;
         }
+        if now < first {
+            return Some(first);
+        }
         let period = u64::try_from(probe.period.as_nanos()).ok()?;
         let passed = u64::try_from(now.saturating_since(first).as_nanos()).ok()? / period;
         Some(first + Duration::from_nanos((passed + 1) * period))
@@ -101,7 +103,6 @@ impl ControlPlane {
         let min_ready = self.deployments[deployment].spec.min_ready;
         let pod = &mut self.pods[id];
         pod.ready_since = Some(schedule.now());
-        pod.available_from = Some(schedule.now() + min_ready);
         if pod.is_terminating() {
             self.update_endpoints(deployment, effects);
         } else if min_ready.is_zero() {
@@ -121,9 +122,10 @@ impl ControlPlane {
         if self.pods[id].is_terminating() {
             return;
         }
+        self.pods[id].available = true;
         self.unavailable -= 1;
         if let Some(deployment) = self.deployment_of(id) {
-            self.sync(deployment, OpenedBy::Rollout, schedule, effects);
+            self.sync(deployment, schedule, effects);
         }
     }
 
@@ -215,6 +217,6 @@ impl ControlPlane {
         self.deployments[deployment].pods.retain(|&pod| pod != id);
         effects.push(Effect::Released(id));
         self.place_waiting(schedule);
-        self.sync(deployment, OpenedBy::Rollout, schedule, effects);
+        self.sync(deployment, schedule, effects);
     }
 }

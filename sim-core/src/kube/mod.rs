@@ -122,6 +122,8 @@ pub struct Deployment {
     pub spec: DeploymentSpec,
     /// The present template.
     pub revision: u32,
+    /// What the controller deletes Pods for: the last change that a user made.
+    by: OpenedBy,
     /// Pods that are not gone.
     pub pods: Vec<PodId>,
     /// Services that select its Pods.
@@ -194,12 +196,16 @@ impl ControlPlane {
         }
     }
 
-    /// Returns the Services whose endpoint `pod` is now, in order.
-    pub fn services_naming(&self, pod: PodId) -> Vec<ServiceId> {
-        let names = |service: &Service| {
-            service.endpoints.iter().any(|port| port.iter().any(|endpoint| endpoint.pod == pod))
-        };
-        self.services.iter().filter(|(_, service)| names(service)).map(|(id, _)| id).collect()
+    /// Returns the Services that select `pod`, in order.
+    pub fn services_of(&self, pod: PodId) -> &[ServiceId] {
+        self.deployment_of(pod).map_or(&[], |id| &self.deployments[id].services)
+    }
+
+    /// Returns whether the address of `pod` was given to another Pod after it.
+    pub fn is_address_reused(&self, pod: PodId) -> bool {
+        self.pods[pod].placement.is_some_and(|Placement { node, addr }| {
+            self.nodes[node].addresses.last_owner(addr) != Some(pod)
+        })
     }
 
     /// Handles `event`.
@@ -257,14 +263,14 @@ impl ControlPlane {
         | Action::Rollout { deployment: name }
         | Action::Scale { deployment: name, .. }) = &action;
         let id = self.find_deployment(name).expect("events were checked at set-up");
-        let by = match action {
+        match action {
             Action::Rollout { .. } => {
                 self.deployments[id].revision += 1;
-                OpenedBy::Rollout
+                self.deployments[id].by = OpenedBy::Rollout;
             }
             Action::Scale { replicas, .. } => {
                 self.deployments[id].spec.replicas = replicas;
-                OpenedBy::Scale
+                self.deployments[id].by = OpenedBy::Scale;
             }
             Action::DeletePod { count, .. } => {
                 let mut pods = self.deployments[id].pods.clone();
@@ -273,21 +279,20 @@ impl ControlPlane {
                 for pod in pods.into_iter().take(count as usize) {
                     self.delete(pod, OpenedBy::Delete, schedule, effects);
                 }
-                OpenedBy::Delete
             }
-        };
-        self.sync(id, by, schedule, effects);
+        }
+        self.sync(id, schedule, effects);
     }
 
     /// Brings a Deployment nearer to its goal and its Services' endpoints up to date.
     fn sync(
         &mut self,
         id: DeploymentId,
-        by: OpenedBy,
         schedule: &mut impl Schedule<Event>,
         effects: &mut Vec<Effect>,
     ) {
         let deployment = &self.deployments[id];
+        let by = deployment.by;
         let goal = Goal {
             replicas: deployment.spec.replicas,
             revision: deployment.revision,
@@ -345,9 +350,10 @@ impl ControlPlane {
             started: None,
             listening: false,
             ready_since: None,
-            available_from: None,
+            available: false,
             probes_against: 0,
             deleted: None,
+            deleted_by: None,
             sigterm: None,
             stopped: None,
             released: None,
@@ -374,10 +380,7 @@ impl ControlPlane {
     /// Simplified: the scheduler spreads by workload and fits by Pod count and addresses alone.
     fn bind(&mut self, pod: PodId) -> Option<NodeId> {
         let id = self.deployment_of(pod)?;
-        let fits = |&&(_, node): &&(u32, NodeId)| {
-            let addresses = &self.nodes[node].addresses;
-            addresses.len() < self.max_pods
-        };
+        let fits = |&&(_, node): &&(u32, NodeId)| self.nodes[node].addresses.fit(self.max_pods);
         let (count, node) = *self.deployments[id].spread.iter().find(fits)?;
         let addr = self.nodes[node].addresses.allocate(pod)?;
         let spread = &mut self.deployments[id].spread;
@@ -399,8 +402,9 @@ impl ControlPlane {
         };
         let pod = &mut self.pods[id];
         pod.deleted = Some(schedule.now());
+        pod.deleted_by = Some(by);
         self.terminating += 1;
-        if pod.available_from.is_none_or(|from| from > schedule.now()) {
+        if !pod.available {
             self.unavailable -= 1;
         }
         effects.push(Effect::Deleted(id, by));

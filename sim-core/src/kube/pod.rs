@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use crate::ids::{ClientId, DeploymentId, NodeId};
-use crate::record::Name;
+use crate::record::{Name, OpenedBy};
 use crate::time::SimTime;
 
 /// A Pod, live or gone.
@@ -29,12 +29,14 @@ pub struct Pod {
     pub listening: bool,
     /// The Ready condition, with the time of its last change to true.
     pub ready_since: Option<SimTime>,
-    /// When it has been Ready for its Deployment's `minReadySeconds`.
-    pub available_from: Option<SimTime>,
+    /// Whether it has been Ready for its Deployment's `minReadySeconds`.
+    pub available: bool,
     /// Probe results in a row that speak against the present Ready condition.
     pub probes_against: u32,
     /// When the API server accepted its deletion.
     pub deleted: Option<SimTime>,
+    /// Why it was deleted.
+    pub deleted_by: Option<OpenedBy>,
     /// When SIGTERM was sent, or would have been.
     pub sigterm: Option<SimTime>,
     /// When it stopped accepting connections for good.

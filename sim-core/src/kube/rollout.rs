@@ -58,8 +58,7 @@ fn clamp(n: u64) -> u32 {
 pub fn plan(goal: Goal<'_>, pods: &[(PodId, &Pod)], now: SimTime) -> Plan {
     let live = pods.iter().filter(|(_, pod)| !pod.is_terminating());
     let (new, old): (Vec<_>, Vec<_>) = live.partition(|(_, pod)| pod.revision == goal.revision);
-    let available =
-        |pods: &[&(PodId, &Pod)]| count(pods.iter().filter(|(_, pod)| is_available(pod, now)));
+    let available = |pods: &[&(PodId, &Pod)]| count(pods.iter().filter(|(_, pod)| pod.available));
     let (new_count, old_count) = (count(new.iter()), count(old.iter()));
 
     if new_count > goal.replicas {
@@ -90,11 +89,6 @@ pub fn plan(goal: Goal<'_>, pods: &[(PodId, &Pod)], now: SimTime) -> Plan {
     let total = unhealthy.min(may_go) + healthy_may_go.min(old_available);
     delete.truncate(total as usize);
     Plan { create, delete }
-}
-
-/// Returns whether `pod` counts as available.
-fn is_available(pod: &Pod, now: SimTime) -> bool {
-    pod.available_from.is_some_and(|from| from <= now)
 }
 
 fn count<T>(items: impl Iterator<Item = T>) -> u32 {
@@ -149,9 +143,10 @@ mod tests {
             started: None,
             listening: ready,
             ready_since: ready.then_some(SimTime::ZERO),
-            available_from: ready.then_some(SimTime::ZERO),
+            available: ready,
             probes_against: 0,
             deleted: None,
+            deleted_by: None,
             sigterm: None,
             stopped: None,
             released: None,

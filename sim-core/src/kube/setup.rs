@@ -1,6 +1,6 @@
 //! The cluster as a run begins: everything applied, everything available.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use super::address::{AllocateError, ClusterIps, PodAddresses};
@@ -10,6 +10,7 @@ use super::{ControlPlane, Deployment, Node, Service};
 use crate::config::{Action, Config, DeploymentSpec, EventSpec, Ipv4Cidr, ObjectName, ServiceSpec};
 use crate::engine::rng::Seed;
 use crate::ids::{ClientId, Id, IdVec, PodId, ServiceId};
+use crate::record::OpenedBy;
 use crate::time::SimTime;
 
 /// Why a cluster cannot be set up.
@@ -37,6 +38,17 @@ pub enum SetupError {
         /// The Deployment or client group.
         owner: String,
     },
+    /// There is no node.
+    #[error("a cluster needs at least one node")]
+    NoNodes,
+    /// Two things have one name.
+    #[error("two {what}s are named {name}")]
+    Duplicate {
+        /// The kind of thing.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
     /// Something refers to an object that is not there.
     #[error("{what} {name} does not exist")]
     Missing {
@@ -50,6 +62,7 @@ pub enum SetupError {
 impl ControlPlane {
     /// Returns the cluster of `config`, settled: every Deployment's Pods run and are available.
     pub fn new(config: &Config, seed: &Seed) -> Result<ControlPlane, SetupError> {
+        check_names(config)?;
         let mut nodes = IdVec::new();
         for node in 0..config.cluster.nodes {
             let range = node_range(config, node)
@@ -112,9 +125,10 @@ impl ControlPlane {
                     started: Some(SimTime::ZERO),
                     listening: false,
                     ready_since: Some(SimTime::ZERO),
-                    available_from: Some(SimTime::ZERO),
+                    available: true,
                     probes_against: 0,
                     deleted: None,
+                    deleted_by: None,
                     sigterm: None,
                     stopped: None,
                     released: None,
@@ -134,6 +148,7 @@ impl ControlPlane {
         let id = self.deployments.push(Deployment {
             spec: spec.clone(),
             revision: 0,
+            by: OpenedBy::Rollout,
             pods: Vec::new(),
             services: services.map(|(id, _)| id).collect(),
             created: 0,
@@ -154,10 +169,26 @@ impl ControlPlane {
             pod.started = Some(SimTime::ZERO);
             pod.listening = true;
             pod.ready_since = Some(SimTime::ZERO);
-            pod.available_from = Some(SimTime::ZERO);
+            pod.available = true;
         }
         Ok(())
     }
+}
+
+fn check_names(config: &Config) -> Result<(), SetupError> {
+    if config.cluster.nodes == 0 {
+        return Err(SetupError::NoNodes);
+    }
+    let services = config.services.iter().map(|spec| ("Service", spec.name.to_string()));
+    let deployments = config.deployments.iter().map(|spec| ("Deployment", spec.name.to_string()));
+    let clients = config.clients.iter().map(|spec| ("client", spec.name.clone()));
+    let mut seen = BTreeSet::new();
+    for (what, name) in services.chain(deployments).chain(clients) {
+        if !seen.insert((what, name.clone())) {
+            return Err(SetupError::Duplicate { what, name });
+        }
+    }
+    Ok(())
 }
 
 fn services(config: &Config, seed: &Seed) -> Result<IdVec<ServiceId, Service>, SetupError> {
@@ -169,6 +200,12 @@ fn services(config: &Config, seed: &Seed) -> Result<IdVec<ServiceId, Service>, S
     let mut given: BTreeMap<usize, Ipv4Addr> = BTreeMap::new();
     for (index, spec) in config.services.iter().enumerate() {
         if let Some(addr) = spec.cluster_ip {
+            // The API server's own Service has the address that is taken from the start.
+            let own = spec.name.namespace == "default" && spec.name.name == "kubernetes";
+            if own && Some(addr) == config.cluster.service_cidr.address(1) {
+                given.insert(index, addr);
+                continue;
+            }
             ips.allocate(addr).map_err(|source| error(spec, source))?;
             given.insert(index, addr);
         }

@@ -77,6 +77,11 @@ impl Fabric {
         if from == to { Some(self.bridge) } else { self.topology.latency(from, to) }
     }
 
+    /// Returns the longest that a packet takes between two Pods.
+    pub fn greatest_latency(&self) -> Duration {
+        self.bridge.max(self.topology.greatest_latency())
+    }
+
     /// Sends a packet from a Pod on `node`.
     pub fn send(
         &mut self,

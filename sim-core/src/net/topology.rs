@@ -84,6 +84,13 @@ impl Topology {
         Some(up + self.between[a][b]? + down)
     }
 
+    /// Returns the greatest latency between two nodes of which one can reach the other.
+    pub fn greatest_latency(&self) -> Duration {
+        let uplink = self.uplinks.as_slice().iter().map(|uplink| uplink.1).max();
+        let between = self.between.iter().flatten().flatten().max();
+        2 * uplink.unwrap_or_default() + between.copied().unwrap_or_default()
+    }
+
     /// Returns the graph.
     pub fn graph(&self) -> &UnGraph<Vertex, Duration> {
         &self.graph

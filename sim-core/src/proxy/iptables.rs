@@ -2,6 +2,7 @@
 //!
 //! Kubernetes: pkg/proxy/iptables/proxier.go, syncProxyRules.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,17 @@ pub struct Iptables {
     endpoints: usize,
     /// flannel's rules about a node's own Pods.
     local: Vec<[Rule; 3]>,
+    /// Texts of endpoints, which outlive many versions.
+    texts: BTreeMap<(ServicePortId, Ipv4Addr, u16), EndpointText>,
+    /// The probabilities 1/n, by n.
+    shares: Vec<Probability>,
+}
+
+/// What the rules of an endpoint say, hashed and formatted once.
+#[derive(Clone, Debug)]
+struct EndpointText {
+    chain: Arc<str>,
+    pick: Arc<str>,
 }
 
 #[derive(Debug)]
@@ -102,6 +114,11 @@ impl ServiceRules {
         &self.ports[index].endpoints
     }
 
+    /// Returns the endpoints of all ports.
+    pub fn all(&self) -> impl Iterator<Item = &Endpoint> {
+        self.ports.iter().flat_map(|port| port.endpoints.iter())
+    }
+
     /// Returns whether `pod` is an endpoint of some port.
     pub fn names(&self, pod: crate::ids::PodId) -> bool {
         self.ports.iter().any(|port| port.endpoints.iter().any(|endpoint| endpoint.pod == pod))
@@ -134,6 +151,8 @@ impl Iptables {
             varying: Vec::new(),
             endpoints: services.iter().map(|service| count(&service.endpoints)).sum(),
             local,
+            texts: BTreeMap::new(),
+            shares: vec![Probability::ALWAYS],
         };
         for service in services {
             rules.add_service(service)?;
@@ -157,6 +176,7 @@ impl Iptables {
             self.by_target.push(((service.cluster_ip.to_bits(), *number), port));
             ports.push(port);
         }
+        self.prepare(&ports, &service.endpoints);
         let rules = self.rules(&ports, &service.endpoints)?;
         self.note_varying(&ports, &rules);
         self.services.push(ServiceState { history: History::new(rules), ports });
@@ -179,6 +199,7 @@ impl Iptables {
         self.endpoints += count(endpoints);
         self.endpoints -= old.map(|port| port.endpoints.len()).sum::<usize>();
         let ports = self.services[service].ports.clone();
+        self.prepare(&ports, endpoints);
         let rules = self.rules(&ports, endpoints)?;
         self.note_varying(&ports, &rules);
         Ok(self.services[service].history.commit(now, rules, lags))
@@ -232,6 +253,22 @@ impl Iptables {
         }
     }
 
+    /// Makes sure that the texts of all endpoints are there.
+    fn prepare(&mut self, ports: &[ServicePortId], endpoints: &ServiceEndpoints) {
+        for (&id, endpoints) in ports.iter().zip(endpoints) {
+            while self.shares.len() <= endpoints.len() {
+                self.shares.push(Probability::one_of(self.shares.len() as u32));
+            }
+            for &Endpoint { addr, port, .. } in endpoints.iter() {
+                let name = &self.ports[id].name;
+                self.texts.entry((id, addr, port)).or_insert_with(|| EndpointText {
+                    chain: names::endpoint_chain(name, addr, port).into(),
+                    pick: format!("{name} -> {addr}:{port}").into(),
+                });
+            }
+        }
+    }
+
     fn rules(
         &self,
         ports: &[ServicePortId],
@@ -277,23 +314,22 @@ impl Iptables {
         fragment.append(Table::Nat, service_chain, masquerade);
         let comments = self.endpoints <= LARGE_CLUSTER_ENDPOINTS;
         for (index, endpoint) in endpoints.iter().enumerate() {
-            let left = (endpoints.len() - index) as u32;
+            let left = endpoints.len() - index;
             let Endpoint { pod, addr, port: target } = *endpoint;
-            let name = names::endpoint_chain(&port.name, addr, target);
-            let chain = fragment.chain(Table::Nat, name);
+            let EndpointText { chain, pick } = &self.texts[&(id, addr, target)];
+            let chain = fragment.chain(Table::Nat, chain.clone());
             let rule = || Rule::new(Origin { owner, item: pod.index() as u32 });
-            let comment = |rule: Rule, text: &dyn Fn() -> String| {
-                if comments { rule.comment(text()) } else { rule }
+            let comment = |rule: Rule, text: &Arc<str>| {
+                if comments { rule.comment(text.clone()) } else { rule }
             };
-            let pick = comment(rule(), &|| format!("{} -> {addr}:{target}", port.name));
-            let pick = if left > 1 { pick.random(Probability::one_of(left)) } else { pick };
+            let pick = comment(rule(), pick);
+            let pick = if left > 1 { pick.random(self.shares[left]) } else { pick };
             fragment.append(Table::Nat, service_chain, pick.then(Target::Jump(chain)));
-            let name = || port.name.to_string();
-            let hairpin = comment(rule(), &name).source(host(addr)).then(Target::Jump(MARK_MASQ));
-            fragment.append(Table::Nat, chain, hairpin);
+            let hairpin = comment(rule(), &port.name).source(host(addr));
+            fragment.append(Table::Nat, chain, hairpin.then(Target::Jump(MARK_MASQ)));
             let tcp = Match::Tcp { sport: None, dport: None, flags: None };
             let to = Nat::Dnat(NatRange::to(IpAddr::V4(addr), target));
-            let dnat = comment(rule(), &name).protocol(Protocol::TCP).with(tcp);
+            let dnat = comment(rule(), &port.name).protocol(Protocol::TCP).with(tcp);
             fragment.append(Table::Nat, chain, dnat.then(Target::Nat(to)));
         }
         fragment.build()

@@ -19,24 +19,18 @@ impl Traffic {
     /// Schedules every group's first request.
     pub fn start(&mut self, schedule: &mut impl Schedule<Event>) {
         for client in self.groups.ids() {
+            let group = &mut self.groups[client];
+            group.arrivals.block(0, &mut group.times);
             self.schedule_arrival(client, schedule);
         }
     }
 
+    /// Schedules the next request, or a look into the next block if this one is empty.
     fn schedule_arrival(&mut self, client: ClientId, schedule: &mut impl Schedule<Event>) {
         let group = &mut self.groups[client];
-        if group.next == group.times.len() {
-            group.next = 0;
-            // The first block is looked at before any time has passed.
-            let first = group.times.is_empty() && group.block == 0;
-            group.block += u64::from(!first);
-            group.arrivals.block(group.block, &mut group.times);
-        }
-        match group.times.get(group.next) {
-            Some(&time) => schedule.at(time, Event::Arrival(client)),
-            // An empty block: look again when the next one begins.
-            None => schedule.at(group.arrivals.start(group.block + 1), Event::Arrival(client)),
-        }
+        let time = group.times.get(group.next).copied();
+        let time = time.unwrap_or_else(|| group.arrivals.start(group.block + 1));
+        schedule.at(time, Event::Arrival(client));
     }
 
     /// Handles an arrival: begins the request that is due, and schedules the next. Returns the
@@ -53,7 +47,7 @@ impl Traffic {
             return None;
         }
         let group = &mut self.groups[id];
-        let due = group.times.get(group.next).is_some_and(|&time| time == schedule.now());
+        let due = group.next < group.times.len();
         let key = due.then(|| {
             let request = super::ArrivalProcess::request(group.block, group.next);
             group.next += 1;
@@ -72,6 +66,12 @@ impl Traffic {
                 service_draw: draws.get(purpose::SERVICE),
             })
         });
+        let group = &mut self.groups[id];
+        if group.next == group.times.len() {
+            group.block += 1;
+            group.next = 0;
+            group.arrivals.block(group.block, &mut group.times);
+        }
         self.schedule_arrival(id, schedule);
         key
     }
@@ -205,7 +205,9 @@ impl Traffic {
         let connection = self.connections.get_mut(key).expect("the attempt is open");
         connection.state = ClientState::Closed;
         let met = connection.met.map(|met| met.cause);
-        let cause = cause.or(met).unwrap_or(Cause::Server);
+        // Without a server's side, no SYN has reached anybody yet.
+        let silent = if connection.server_pod.is_some() { Cause::Server } else { Cause::Link };
+        let cause = cause.or(met).unwrap_or(silent);
         out.ended.push((key, Outcome::Lost(cause, symptom)));
         out.over.push(key);
         let (group_id, request, attempt, client) =

@@ -70,6 +70,8 @@ pub struct Connection {
     pub draws: u32,
     /// The Pod that DNAT chose.
     pub endpoint: Option<PodId>,
+    /// When it was chosen, and whether by the first SYN.
+    pub chosen: Option<(SimTime, bool)>,
     /// The endpoint's address and port, as DNAT wrote them.
     pub endpoint_tuple: Option<Tuple>,
     /// The rule that decided: Service port and position of its chain, as the proxy numbers them.
@@ -159,6 +161,7 @@ impl Connections {
             service_draw: begin.service_draw,
             draws: 0,
             endpoint: None,
+            chosen: None,
             endpoint_tuple: None,
             rule: None,
             met: None,

@@ -7,6 +7,7 @@ use super::{World, node_name};
 use crate::engine::{self, Stats};
 use crate::ids::{Id, NodeId, PodId, ServiceId, ServicePortId, WindowId};
 use crate::kube::ControlPlane;
+use crate::propagation::Version;
 use crate::proxy::iptables::ServiceRules;
 use crate::proxy::names;
 use crate::record::{self, Cause, Ended, Recorder, Symptom};
@@ -41,8 +42,9 @@ impl World {
                 counts.lost.add(cause);
                 let stale_for = connection.stale_for();
                 let dead = [Cause::Refused, Cause::Unreachable, Cause::Blackholed];
-                let first_stale =
-                    connection.attempt == 0 && stale_for.is_some() && dead.contains(&cause);
+                let first =
+                    connection.attempt == 0 && connection.chosen.is_some_and(|(_, first)| first);
+                let first_stale = first && stale_for.is_some() && dead.contains(&cause);
                 let window =
                     endpoint.and_then(|pod| self.windows.lost(service, pod, cause, first_stale));
                 if recorder.wants_detail() {
@@ -77,10 +79,50 @@ impl World {
                 self.windows.report(id, record);
             }
         }
-        // A packet is on its way to a Pod for far less than this before the Pod's window opens.
-        let margin = 1_000_000_000;
+        // A window looks back by the time that a packet is on its way to the Pod.
+        let look_back = self.fabric.greatest_latency().as_nanos();
         let needed = self.windows.first_unreported(service).unwrap_or(now).as_nanos();
-        self.rules.forget_before(service, SimTime::from_nanos(needed.saturating_sub(margin)));
+        let look_back = u64::try_from(look_back).unwrap_or(u64::MAX);
+        self.rules.forget_before(service, SimTime::from_nanos(needed.saturating_sub(look_back)));
+    }
+
+    /// Tells when the changes of `service` went live that have done so everywhere by `now`.
+    pub(super) fn report_changes(
+        &mut self,
+        service: ServiceId,
+        now: SimTime,
+        recorder: &mut dyn Recorder,
+    ) {
+        let history = self.rules.history(service);
+        while let Some(version) = history.get(self.untold[service])
+            && version.last_live <= now
+        {
+            if recorder.wants_detail() {
+                self.report_change(service, version, now, recorder);
+            }
+            self.untold[service] += 1;
+        }
+    }
+
+    fn report_change(
+        &self,
+        service: ServiceId,
+        version: &Version<ServiceRules>,
+        now: SimTime,
+        recorder: &mut dyn Recorder,
+    ) {
+        for node in (0..self.lags.len()).map(NodeId::from_index) {
+            let live = version.live(node);
+            if live <= now {
+                recorder.propagation(record::Propagation {
+                    service: self.services[service].name.clone(),
+                    change: version.ordinal,
+                    node: node_name(node),
+                    endpoints_changed: version.commit,
+                    live,
+                });
+            }
+        }
     }
 
     fn loss(
@@ -123,6 +165,15 @@ impl World {
     /// Makes the records that are due at the end.
     pub fn finish(&mut self, stats: &Stats, recorder: &mut dyn Recorder) {
         self.windows.cut_all();
+        if recorder.wants_detail() {
+            for service in self.services.ids() {
+                let untold = self.untold[service];
+                let versions = self.rules.history(service).iter();
+                for version in versions.filter(|version| version.ordinal >= untold) {
+                    self.report_change(service, version, stats.end, recorder);
+                }
+            }
+        }
         for id in self.windows.unreported() {
             let record = self.window_record(id, stats.end);
             self.windows.report(id, record);
@@ -197,6 +248,11 @@ impl World {
             None => 0.0,
         };
         let (attempts, attempts_to_pod, lost, misdelivered, lost_first_stale) = window.counts();
+        // There is no closed form for a window that was cut, nor for an address that another Pod
+        // got while rules still named it.
+        let has_expectation = self.has_expectation
+            && window.closed.is_some()
+            && !self.kube.is_address_reused(window.pod);
         record::Window {
             window: id.index() as u32,
             opened_by: window.opened_by,
@@ -216,8 +272,8 @@ impl World {
             attempts_to_pod,
             lost,
             misdelivered,
-            lost_first_stale: self.has_expectation.then_some(lost_first_stale),
-            expected_lost: self.has_expectation.then_some(expected),
+            lost_first_stale: has_expectation.then_some(lost_first_stale),
+            expected_lost: has_expectation.then_some(expected),
         }
     }
 }

@@ -50,18 +50,21 @@ impl World {
             let per_node_per_s = client.rate_per_s / f64::from(config.cluster.nodes);
             services[service].loads.push(Load { per_node_per_s, port });
         }
+        let fabric = Fabric::new(&config.cluster);
+        let round_trip = 2 * fabric.greatest_latency();
         Ok(World {
+            untold: kube.services.ids().map(|_| 1).collect(),
             rules,
-            fabric: Fabric::new(&config.cluster),
+            fabric,
             traffic: Traffic::new(&config.clients, &places, seed),
             windows: Windows::new(kube.services.len()),
             lags: Lags::new(&config.propagation, keys.collect()),
             services,
             targets: targets.into_iter().collect(),
-            has_expectation: config
-                .clients
-                .iter()
-                .all(|client| client.arrivals == Arrivals::Poisson),
+            has_expectation: config.clients.iter().all(|client| {
+                // An attempt must last until its SYN's answer is back.
+                client.arrivals == Arrivals::Poisson && client.timeout > round_trip
+            }),
             inside: Counts::default(),
             outside: Counts::default(),
             fingerprint: Fingerprint::default(),

@@ -39,7 +39,7 @@ fn an_unrelated_service_changes_nothing() {
 }
 
 #[test]
-fn an_unrelated_deployment_changes_nothing() {
+fn an_unrelated_deployment_that_moves_no_address_changes_nothing() {
     let mut config = base();
     let mut deployment = config.deployments[0].clone();
     deployment.name.name = "other".into();

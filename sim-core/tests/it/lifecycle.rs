@@ -217,3 +217,116 @@ fn a_run_without_events_lasts_for_its_duration() {
     assert_eq!(records.run().ended, Ended::Duration);
     assert!((records.attempts.len() as f64 - 2000.0).abs() < 4.9 * 2000f64.sqrt());
 }
+
+#[test]
+fn slow_clients_wait_for_their_first_block() {
+    for rate in [0.0, 1.0 / 3600.0, 1.0 / 60.0, 0.1] {
+        let mut config = one_deletion(Law::Constant(ms(0)));
+        config.clients[0].rate_per_s = rate;
+        config.events[0].at = secs(100.0);
+        for seed in 0..5 {
+            let records = run(&config, seed, 0);
+            let mean = 100.0 * rate;
+            assert!(records.attempts.len() as f64 <= mean + 6.0 * mean.sqrt() + 3.0, "{rate}");
+            assert_eq!(records.windows.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn two_services_of_one_pod_close_their_windows_each() {
+    let mut config = one_deletion(Law::Exponential { mean: ms(500) });
+    let mut service = config.services[0].clone();
+    service.name.name = "again".into();
+    let mut client = config.clients[0].clone();
+    client.name = "other".into();
+    client.service = service.name.clone();
+    config.services.push(service);
+    config.clients.push(client);
+    for replication in 0..10 {
+        let records = run(&config, 1, replication);
+        assert_eq!(records.windows.len(), 2);
+        assert_eq!(records.run().ended, Ended::Complete);
+    }
+}
+
+#[test]
+fn a_pod_deleted_as_it_becomes_available_does_not_keep_the_run_open() {
+    let mut config = cluster(2, 1, Law::Constant(ms(0)));
+    config.deployments[0].min_ready = secs(1.0);
+    let delete =
+        |at| EventSpec { at: ms(at), action: Action::DeletePod { deployment: shop(), count: 1 } };
+    // The new Pod runs 100 ms after the first deletion, and is available a second later.
+    config.events = vec![delete(500), delete(1600)];
+    assert_eq!(run(&config, 1, 0).run().ended, Ended::Complete);
+}
+
+#[test]
+fn the_last_free_address_is_found_on_whatever_node() {
+    let mut config = cluster(2, 9, Law::Constant(ms(0)));
+    // A /29 has room for five Pods, one of them the client's.
+    config.cluster.node_prefix_len = 29;
+    config.deployments[0].replicas = 7;
+    let mut other = config.deployments[0].clone();
+    other.name.name = "other".into();
+    other.template.labels = [("app".to_owned(), "other".to_owned())].into();
+    other.replicas = 1;
+    config.deployments.push(other);
+    assert_eq!(run(&config, 1, 0).windows.len(), 1);
+    config.deployments[1].replicas = 2;
+    assert!(sim_core::check(&config).is_err(), "there are eight addresses beside the clients'");
+}
+
+#[test]
+fn a_terminating_pod_that_serves_for_want_of_others_is_in_its_window_again() {
+    let mut config = cluster(3, 2, Law::Constant(secs(4.0)));
+    config.deployments[0].template.pre_stop = Some(secs(20.0));
+    config.kubelet.start = Law::Constant(secs(30.0));
+    let delete = |at, count| EventSpec {
+        at: secs(at),
+        action: Action::DeletePod { deployment: shop(), count },
+    };
+    config.events = vec![delete(1.0, 1), delete(8.0, 2)];
+    let records = run(&config, 1, 0);
+    let window = &records.windows[0];
+    assert!(window.closed > window.stopped_accepting, "{window:?}");
+    let (stale, expected) = (window.lost_first_stale.unwrap(), window.expected_lost.unwrap());
+    assert!(expected > 100.0 && (stale as f64 - expected).abs() < 5.0 * expected.sqrt());
+}
+
+#[test]
+fn a_window_that_was_cut_or_whose_address_was_reused_has_no_expectation() {
+    let mut config = one_deletion(Law::Constant(secs(5.0)));
+    config.duration = Some(secs(2.4));
+    assert_eq!(run(&config, 1, 0).windows[0].expected_lost, None);
+    // Two /29 have eight addresses beside the clients': a rollout of seven Pods comes round.
+    let mut config = cluster(2, 7, Law::Constant(secs(3.0)));
+    config.cluster.node_prefix_len = 29;
+    rollout(&mut config);
+    let records = run(&config, 1, 0);
+    assert!(records.windows.iter().any(|window| window.expected_lost.is_none()));
+}
+
+#[test]
+fn the_api_servers_own_service_has_the_first_address() {
+    let mut config = one_deletion(Law::Constant(ms(0)));
+    let mut service = config.services[0].clone();
+    service.name.name = "kubernetes".into();
+    service.selector.clear();
+    service.cluster_ip = Some([172, 20, 0, 1].into());
+    config.services.push(service);
+    assert_eq!(sim_core::check(&config), Ok(()));
+    config.services[1].name.name = "mine".into();
+    assert!(sim_core::check(&config).is_err());
+}
+
+#[test]
+fn names_are_unique_and_there_is_a_node() {
+    let mut config = one_deletion(Law::Constant(ms(0)));
+    config.clients.push(config.clients[0].clone());
+    let error = sim_core::check(&config).unwrap_err().to_string();
+    assert_eq!(error, "two clients are named front");
+    config.clients.pop();
+    config.cluster.nodes = 0;
+    assert!(sim_core::check(&config).is_err());
+}

@@ -8,4 +8,5 @@ mod lab;
 mod lifecycle;
 mod rules;
 mod support;
+mod swarm;
 mod tidy;
