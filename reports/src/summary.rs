@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyl
 use sim_core::record::{Cause, Ended, LostByCause, Window};
 
 use crate::collect::RunRecords;
-use crate::plot::{Axis, label_of, with_half_width};
+use crate::plot::{Axis, Spread, label_of, mean_and_spread, with_half_width};
 use crate::stats::PointSummary;
 
 const COLUMNS: u16 = 100;
@@ -20,6 +20,9 @@ const MOST_WINDOWS: usize = 20;
 
 /// Points that a terminal lists.
 const MOST_POINTS: usize = 40;
+
+/// Lines that tell where expectations did not hold.
+const MOST_EXPECTATION_LINES: usize = 20;
 
 /// Values of a parameter that have a column each.
 const MOST_COLUMNS: usize = 6;
@@ -57,6 +60,17 @@ pub struct Expectation {
     pub observed: String,
 }
 
+/// A stated expectation over the runs of a sweep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SweepExpectation {
+    /// As the scenario states it.
+    pub text: String,
+    /// What came of it; `None` where the sweep is not judged by it.
+    pub verdict: Option<Verdict>,
+    /// In how many runs of each point it held.
+    pub held: Vec<usize>,
+}
+
 /// What a run's summary is about.
 #[derive(Clone, Copy, Debug)]
 pub struct RunSummary<'a> {
@@ -78,7 +92,7 @@ pub struct SweepSummary<'a> {
     /// The scenario's question, or its name.
     pub question: &'a str,
     /// The scenario's expectations.
-    pub expectations: &'a [Expectation],
+    pub expectations: &'a [SweepExpectation],
     /// The swept parameters.
     pub axes: &'a [Axis],
     /// The points.
@@ -92,7 +106,10 @@ pub struct SweepSummary<'a> {
 /// Returns the summary of a run.
 pub fn run(summary: &RunSummary<'_>) -> String {
     let RunSummary { records, .. } = summary;
-    let mut out = head(summary.question, &run_answer(records), summary.expectations);
+    let mut out = head(summary.question, &run_answer(records));
+    if !summary.expectations.is_empty() {
+        out.push_str(&expectations_of_run(summary.expectations));
+    }
     if !records.windows.is_empty() {
         out.push('\n');
         out.push_str(&windows_table(&records.windows));
@@ -120,7 +137,6 @@ pub fn run(summary: &RunSummary<'_>) -> String {
     let ended = match run.ended {
         Ended::Complete => "complete",
         Ended::Duration => "cut at the scenario's duration",
-        Ended::Limit => "CUT at the limit on simulated time",
     };
     let end = crate::csv::seconds(u128::from(run.end.as_nanos()));
     out.push_str(&format!("{ended} at {end} s, {} events\n", count(run.events)));
@@ -133,8 +149,10 @@ pub fn run(summary: &RunSummary<'_>) -> String {
 
 /// Returns the summary of a sweep.
 pub fn sweep(summary: &SweepSummary<'_>) -> String {
-    let mut out =
-        head(summary.question, &sweep_answer(summary.axes, summary.points), summary.expectations);
+    let mut out = head(summary.question, &sweep_answer(summary.axes, summary.points));
+    if !summary.expectations.is_empty() {
+        out.push_str(&expectations_of_sweep(summary));
+    }
     if !summary.points.is_empty() {
         out.push('\n');
         out.push_str(&points_table(summary.axes, summary.points));
@@ -152,7 +170,7 @@ pub fn sweep(summary: &SweepSummary<'_>) -> String {
     out
 }
 
-fn head(question: &str, answer: &str, expectations: &[Expectation]) -> String {
+fn head(question: &str, answer: &str) -> String {
     let mut out = String::new();
     for text in [question, answer] {
         for line in wrap(text) {
@@ -160,20 +178,59 @@ fn head(question: &str, answer: &str, expectations: &[Expectation]) -> String {
             out.push('\n');
         }
     }
-    if !expectations.is_empty() {
-        let held = expectations.iter().filter(|e| e.verdict == Verdict::Held).count();
-        out.push_str(&format!("\n{held} of {} expectations held\n", expectations.len()));
-        let mut table = table(&["expected", "", "observed"]);
-        for expectation in expectations {
-            table.add_row([
-                expectation.text.as_str(),
-                expectation.verdict.as_str(),
-                expectation.observed.as_str(),
-            ]);
-        }
-        out.push_str(&text(&table));
-    }
     out
+}
+
+fn expectations_of_run(expectations: &[Expectation]) -> String {
+    let held = expectations.iter().filter(|e| e.verdict == Verdict::Held).count();
+    let mut table = table(&["expected", "", "observed"]);
+    for expectation in expectations {
+        table.add_row([
+            expectation.text.as_str(),
+            expectation.verdict.as_str(),
+            expectation.observed.as_str(),
+        ]);
+    }
+    let all = plural(expectations.len() as u64, "expectation");
+    format!("\n{held} of {all} held\n{}", text(&table))
+}
+
+fn expectations_of_sweep(summary: &SweepSummary<'_>) -> String {
+    let all = summary.expectations;
+    let judged = all.iter().filter(|e| e.verdict.is_some()).count();
+    let held = all.iter().filter(|e| e.verdict == Some(Verdict::Held)).count();
+    let title = match (judged, all.len() - judged) {
+        (0, _) => "expectations, none of them judged over the sweep".to_owned(),
+        (_, 0) => format!("{held} of {} held", plural(judged as u64, "expectation")),
+        (_, n) => {
+            format!("{held} of {} held, {n} not judged", plural(judged as u64, "expectation"))
+        }
+    };
+    let mut rows: Vec<[String; 3]> = Vec::new();
+    for expectation in all {
+        let runs: usize = summary.points.iter().map(|p| p.replications).sum();
+        let held: usize = expectation.held.iter().sum();
+        rows.push([
+            expectation.text.clone(),
+            expectation.verdict.map_or("(not judged)", Verdict::as_str).to_owned(),
+            format!("held in {held} of {}", plural(runs as u64, "run")),
+        ]);
+        for (point, &held) in summary.points.iter().zip(&expectation.held) {
+            let label = label_of(summary.axes, point);
+            if held < point.replications && !label.is_empty() {
+                let observed = format!("{held} of {}", point.replications);
+                rows.push([format!("  at {label}"), String::new(), observed]);
+            }
+        }
+    }
+    let more = rows.len().saturating_sub(MOST_EXPECTATION_LINES);
+    rows.truncate(MOST_EXPECTATION_LINES);
+    let mut table = table(&["expected", "", "observed"]);
+    for row in rows {
+        table.add_row(row);
+    }
+    let more = if more > 0 { format!(" … and {more} more lines\n") } else { String::new() };
+    format!("\n{title}\n{}{more}", text(&table))
 }
 
 /// Returns the sentence that answers what a run lost.
@@ -186,15 +243,19 @@ pub fn run_answer(records: &RunRecords) -> String {
     let inside = records.run.inside;
     if windows == 0 {
         let outside = records.run.outside.lost.total();
-        return format!("No deletion window was opened; {} were lost.", plural(outside, "attempt"));
+        let were = if outside == 1 { "was" } else { "were" };
+        return format!(
+            "No deletion window was opened; {} {were} lost.",
+            plural(outside, "attempt")
+        );
     }
     let each = match windows {
-        1 => "The deletion window".to_owned(),
+        1 => "The only deletion window".to_owned(),
         n => format!("Each of {} deletion windows", count(n as u64)),
     };
     if lost.total() == 0 {
         let windows = match windows {
-            1 => "the deletion window".to_owned(),
+            1 => "the only deletion window".to_owned(),
             n => plural(n as u64, "deletion window"),
         };
         let outside = match records.run.outside.lost.total() {
@@ -205,8 +266,8 @@ pub fn run_answer(records: &RunRecords) -> String {
             ),
         };
         return format!(
-            "No request was lost in {windows}, of {} sent meanwhile{outside}.",
-            plural(inside.attempts, "attempt"),
+            "No attempt was lost in {windows}, of {} sent meanwhile{outside}.",
+            count(inside.attempts),
         );
     }
     let mean = lost.total() as f64 / windows as f64;
@@ -238,8 +299,8 @@ pub fn sweep_answer(axes: &[Axis], points: &[PointSummary]) -> String {
     };
     if most.1 == 0.0 {
         return match known.len() {
-            1 => "No request was lost.".to_owned(),
-            n => format!("No request was lost at any of {n} points."),
+            1 => "No attempt was lost.".to_owned(),
+            n => format!("No attempt was lost at any of {n} points."),
         };
     }
     let describe = |p: &PointSummary| with_half_width(&p.lost_per_window.expect("a known mean"));
@@ -278,22 +339,27 @@ fn windows_table(windows: &[Window]) -> String {
     }
     // A cause that takes the table past the terminal's edge is part of `lost` all the same.
     let named = &causes[..causes.len().min(4)];
-    let mut header = vec!["window", "pod", "node", "opened", "stale", "attempts", "lost"];
+    let mut header = vec!["#", "pod", "node", "opened", "stale", "attempts", "lost"];
     header.extend(named.iter().map(|c| c.as_str()));
-    header.push("expected");
+    let theory = windows.iter().any(|w| w.expected_lost.is_some());
+    if theory {
+        header.push(THEORY);
+    }
     let mut rows = Vec::new();
     for window in &shown {
         let mut row = vec![
             window.window.to_string(),
             window.pod.to_string(),
             window.node.to_string(),
-            format!("{:.3} s", window.opened.as_secs_f64()),
+            format!("{:.1} s", window.opened.as_secs_f64()),
             window.stale_max_s.map_or("-".to_owned(), |s| format!("{s:.3} s")),
             count(window.attempts),
             count(window.lost.total()),
         ];
         row.extend(named.iter().map(|&c| count(window.lost.get(c))));
-        row.push(window.expected_lost.map_or("-".to_owned(), rounded));
+        if theory {
+            row.push(window.expected_lost.map_or("-".to_owned(), rounded));
+        }
         rows.push(row);
     }
     let expected: Option<Vec<f64>> = windows.iter().map(|w| w.expected_lost).collect();
@@ -308,7 +374,9 @@ fn windows_table(windows: &[Window]) -> String {
         count(all.total()),
     ];
     total.extend(named.iter().map(|&c| count(all.get(c))));
-    total.push(expected.map_or("-".to_owned(), |e| rounded(e.iter().sum())));
+    if theory {
+        total.push(expected.map_or("-".to_owned(), |e| rounded(e.iter().sum())));
+    }
     rows.push(total);
     let mut out = numbers(&header, rows, &[1, 2]);
     if shown.len() < windows.len() {
@@ -318,7 +386,17 @@ fn windows_table(windows: &[Window]) -> String {
             windows.len()
         ));
     }
+    if theory {
+        out.push_str(&theory_note("this run's times"));
+    }
     out
+}
+
+/// The column of what the closed form expects to be lost.
+const THEORY: &str = "theory";
+
+fn theory_note(given: &str) -> String {
+    format!("{THEORY}: expected number of first attempts lost to stale rules, given {given}\n")
 }
 
 fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
@@ -336,25 +414,47 @@ fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
     }
     let mut header = vec!["point"];
     header.extend(varied.iter().map(|&a| axes[a].title.as_str()));
-    header.extend(["lost per window", "p99", "max", "of attempts", "last node", "expected"]);
-    let optional = |value: Option<f64>| value.map_or("-".to_owned(), rounded);
-    let rows = points.iter().take(MOST_POINTS).map(|point| {
-        let mut row = vec![point.point.to_string()];
-        row.extend(varied.iter().map(|&a| point.parameters[a].display.clone()));
-        row.extend([
-            lost_cell(point),
-            optional(point.lost_p99),
-            point.lost_max.map_or("-".to_owned(), count),
-            point.lost_fraction.map_or("-".to_owned(), |f| percent(f.mean)),
-            point.last_node_lag_s.map_or("-".to_owned(), |i| format!("{:.3} s", i.mean)),
-            optional(point.expected_lost),
-        ]);
-        row
-    });
+    header.extend(["lost per window", "p99", "max", "of attempts", "last node"]);
+    let theory = points.iter().any(|p| p.expected_lost.is_some());
+    if theory {
+        header.push(THEORY);
+    }
+    let shown = &points[..points.len().min(MOST_POINTS)];
+    let rows = |no_p99: &str| -> Vec<Vec<String>> {
+        let row = |point: &PointSummary| {
+            let mut row = vec![point.point.to_string()];
+            row.extend(varied.iter().map(|&a| point.parameters[a].display.clone()));
+            let no_p99 = if point.windows == 0 { "-" } else { no_p99 };
+            row.extend([
+                lost_cell(point),
+                point.lost_p99.map_or(no_p99.to_owned(), rounded),
+                point.lost_max.map_or("-".to_owned(), count),
+                point.lost_fraction.map_or("-".to_owned(), |f| percent(f.mean)),
+                point.last_node_lag_s.map_or("-".to_owned(), |i| format!("{:.3} s", i.mean)),
+            ]);
+            if theory {
+                row.push(point.expected_lost.map_or("-".to_owned(), rounded));
+            }
+            row
+        };
+        shown.iter().map(row).collect()
+    };
     let elastic: Vec<usize> = (1..=varied.len()).collect();
-    let mut out = numbers(&header, rows.collect(), &elastic);
+    const TOO_FEW: &str = "too few windows";
+    let with_words = rows(TOO_FEW);
+    let has_room = width(&widths(&header, &with_words)) <= usize::from(COLUMNS);
+    let mut out = match has_room {
+        true => numbers(&header, with_words, &elastic),
+        false => numbers(&header, rows("-"), &elastic),
+    };
     if points.len() > MOST_POINTS {
         out.push_str(&format!("(the first {MOST_POINTS} points of {})\n", points.len()));
+    }
+    if !has_room && shown.iter().any(|p| p.windows > 0 && p.lost_p99.is_none()) {
+        out.push_str(&format!("p99 -: {TOO_FEW}\n"));
+    }
+    if theory {
+        out.push_str(&theory_note("each run's times"));
     }
     out
 }
@@ -388,27 +488,44 @@ fn grid(axes: &[Axis], points: &[PointSummary], down: usize, across: usize) -> S
         }));
         cells
     });
+    let clipped = points
+        .iter()
+        .filter_map(|p| p.lost_per_window)
+        .any(|interval| matches!(mean_and_spread(&interval).1, Some(Spread::FromZero(_))));
+    let clipped = if clipped { ", or (0 to its end) where it reaches below 0" } else { "" };
     let title = format!(
-        "lost attempts per deletion window, mean ± half of the 95 % interval: {} down, {} across",
+        "lost attempts per deletion window, mean ± half of the 95 % interval{clipped}: {} down, {} across",
         axes[down].title, axes[across].title
     );
     format!("{}\n{}", wrap(&title).join("\n"), numbers(&header, rows.collect(), &[]))
 }
 
-/// Lays out rows whose columns are numbers but for the `elastic` ones, names that are cut until
-/// the table fits.
-fn numbers(header: &[&str], rows: Vec<Vec<String>>, elastic: &[usize]) -> String {
+/// Returns the width of each column as its cells would have it.
+fn widths(header: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
     let length = |text: &str| text.chars().count();
     let widest = |column: usize| {
         let cells = rows.iter().map(|r| length(&r[column]));
         cells.max().unwrap_or(0).max(length(header[column]))
     };
-    let mut widths: Vec<usize> = (0..header.len()).map(widest).collect();
-    let most = usize::from(COLUMNS);
-    while widths.iter().map(|w| w + 2).sum::<usize>() > most {
+    (0..header.len()).map(widest).collect()
+}
+
+/// Returns the width of a table whose columns have these.
+fn width(widths: &[usize]) -> usize {
+    widths.iter().map(|w| w + 2).sum::<usize>().saturating_sub(1)
+}
+
+/// Fewer characters than this tell no Pod from another.
+const LEAST_NAME: usize = 10;
+
+/// Lays out rows whose columns are numbers but for the `elastic` ones, names that are cut until
+/// the table fits.
+fn numbers(header: &[&str], rows: Vec<Vec<String>>, elastic: &[usize]) -> String {
+    let mut widths = widths(header, &rows);
+    while width(&widths) > usize::from(COLUMNS) {
         let longest = elastic.iter().copied().max_by_key(|&e| widths[e]);
         match longest {
-            Some(longest) if widths[longest] > 8 => widths[longest] -= 1,
+            Some(longest) if widths[longest] > LEAST_NAME => widths[longest] -= 1,
             _ => break,
         }
     }
@@ -485,8 +602,8 @@ fn cut(name: &str, most: usize) -> String {
     if chars.len() <= most {
         return name.to_owned();
     }
-    let tail = most / 2;
-    let head = most - tail - 1;
+    let tail = (2 * most / 3).max(LEAST_NAME - 3).min(most.saturating_sub(1));
+    let head = most.saturating_sub(tail + 1);
     chars[..head].iter().chain(['…'].iter()).chain(&chars[chars.len() - tail..]).collect()
 }
 

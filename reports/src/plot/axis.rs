@@ -143,11 +143,11 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// Returns a mean and half the width of its interval: two significant digits of the half, the
-/// mean to the same place.
+/// mean to the same place; at least one decimal for means below 100.
 pub(crate) fn mean_and_half(mean: f64, half: f64) -> (String, String) {
     let decimals = match half.abs() {
         half if half < 0.000_1 => return (number(mean), number(half)),
-        half if half >= 9.95 => 0,
+        half if half >= 9.95 && mean.abs() >= 99.95 => 0,
         half if half >= 0.995 => 1,
         half if half >= 0.0995 => 2,
         half if half >= 0.00995 => 3,
@@ -220,6 +220,7 @@ mod tests {
         assert_eq!(text(78.34, 2.13), "78.3 ± 2.1");
         assert_eq!(text(1753.7, 13.1), "1,754 ± 13");
         assert_eq!(text(25.123, 0.47), "25.12 ± 0.47");
+        assert_eq!(text(3.2, 20.0), "3.2 ± 20.0");
         assert_eq!(text(12.0, 0.0), "12.0 ± 0");
         assert_eq!(text(0.0, 0.0), "0 ± 0");
     }

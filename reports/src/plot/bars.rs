@@ -10,7 +10,7 @@ use super::style::{FAINT, INK, Paint, SMALL, TEXT, WHITE};
 #[derive(Clone, Debug)]
 pub(super) struct Bar {
     pub(super) label: String,
-    /// Length, colour and name of each part, from the left.
+    /// Length, colour and name of each part, from the left; the same parts in every row.
     pub(super) segments: Vec<(f64, Paint, String)>,
     /// The interval of the whole length.
     pub(super) interval: Option<(f64, f64)>,
@@ -67,9 +67,9 @@ pub(super) fn bars(chart: &Bars) -> Scene {
     let max = rows.iter().map(longest).fold(0.0, f64::max);
     let scale = Scale::from_zero(max, 6, (area.left, area.right));
 
-    let unnamed = unnamed(&rows, &scale);
-    if !unnamed.is_empty() {
-        key(&mut scene, area.left, area.top, area.right, &unnamed);
+    let kinds = kinds(&rows);
+    if !kinds.is_empty() {
+        key(&mut scene, area.left, area.top, area.right, &kinds);
         area.top += 28.0;
     }
     let ticks = scale.ticks(6);
@@ -79,13 +79,12 @@ pub(super) fn bars(chart: &Bars) -> Scene {
     sheet::vertical_grid(&mut scene, &area, &ticks);
     sheet::horizontal_axis(&mut scene, &area, &ticks, &chart.x_title);
     let thick = (pitch * 0.72).min(26.0);
-    let main = main_row(&rows);
     for (i, row) in rows.iter().enumerate() {
         let y = top + pitch * (i as f64 + 0.5);
         let label = font::elide(&row.label, TEXT, label_room);
         scene.text((area.left - 10.0, y), &label, TEXT, INK, Anchor::End);
         let mut from = 0.0;
-        for (length, paint, name) in &row.segments {
+        for (length, paint, _) in &row.segments {
             let (left, right) = (scale.at(from), scale.at(from + length));
             from += length;
             if *length <= 0.0 {
@@ -94,10 +93,6 @@ pub(super) fn bars(chart: &Bars) -> Scene {
             scene.rect((left, y - thick / 2.0), (right, y + thick / 2.0), *paint);
             if right - left > 3.0 && row.segments.len() > 1 {
                 scene.rect((right - 1.0, y - thick / 2.0), (right, y + thick / 2.0), WHITE);
-            }
-            if i == main && fits(name, right - left) {
-                let middle = f64::midpoint(left, right);
-                scene.text((middle, y), name, SMALL, paint.ink_on(), Anchor::Middle);
             }
         }
         let mut end = scale.at(from);
@@ -116,33 +111,19 @@ pub(super) fn bars(chart: &Bars) -> Scene {
     scene
 }
 
-fn main_row(rows: &[&Bar]) -> usize {
-    let longest = rows.iter().enumerate().max_by(|a, b| a.1.length().total_cmp(&b.1.length()));
-    longest.map_or(0, |(i, _)| i)
-}
-
-fn fits(name: &str, room: f64) -> bool {
-    !name.is_empty() && font::width(name, SMALL) + 6.0 < room
-}
-
-/// Returns the kinds that the longest bar has no room to name.
-fn unnamed(rows: &[&Bar], scale: &Scale) -> Vec<(Paint, String)> {
-    let mut named: Vec<&str> = Vec::new();
-    let mut from = 0.0;
-    for (length, _, name) in &rows[main_row(rows)].segments {
-        if fits(name, scale.at(from + length) - scale.at(from)) {
-            named.push(name);
-        }
-        from += length;
-    }
-    let mut unnamed: Vec<(Paint, String)> = Vec::new();
-    for (length, paint, name) in rows.iter().flat_map(|r| &r.segments) {
-        let known = named.contains(&name.as_str()) || unnamed.iter().any(|u| u.1 == *name);
-        if *length > 0.0 && !name.is_empty() && !known {
-            unnamed.push((*paint, name.clone()));
+/// Returns the kinds that there are, in the order of the stack.
+fn kinds(rows: &[&Bar]) -> Vec<(Paint, String)> {
+    let mut kinds: Vec<(Paint, String)> = Vec::new();
+    let Some(first) = rows.first() else {
+        return kinds;
+    };
+    for (i, (_, paint, name)) in first.segments.iter().enumerate() {
+        let is_there = rows.iter().any(|row| row.segments.get(i).is_some_and(|s| s.0 > 0.0));
+        if is_there && !name.is_empty() {
+            kinds.push((*paint, name.clone()));
         }
     }
-    unnamed
+    kinds
 }
 
 /// Draws coloured squares and their names in a row.

@@ -64,7 +64,7 @@ pub(super) fn causes(sweep: &SweepView<'_>) -> Scene {
         Bar { label: label.clone(), segments, interval: None, end: number(by.iter().sum()) }
     });
     bars::bars(&Bars {
-        title: "What happens to the requests that are lost?".to_owned(),
+        title: "What happens to the attempts that are lost?".to_owned(),
         sentence,
         caption: caption(sweep, ""),
         x_title: "lost attempts per deletion window, by cause".to_owned(),

@@ -1,12 +1,13 @@
 //! Loss over two parameters, the numbers in the cells.
 
 use super::SweepView;
-use super::axis::{mean_and_half, number};
 use super::font;
 use super::scene::{Anchor, Point, Scene};
 use super::sheet;
 use super::style::{FAINT, INK, Paint, TEXT};
-use super::sweep::{caption, label_over, loss_axis, loss_sentence, values};
+use super::sweep::{
+    Spread, caption, label_over, loss_axis, loss_sentence, mean_and_spread, values,
+};
 use crate::stats::{Interval, PointSummary};
 
 /// More cells than this in a row or a column have no room for numbers.
@@ -34,13 +35,13 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
         }
     }
     let mut sentence = loss_sentence(sweep);
-    sentence.push_str(" Cells hold the mean, and half the width of its 95 % interval.");
+    sentence.push_str(" Cells hold the mean and its 95 % interval.");
     let all = rows.len();
     if all > MOST {
         rows.truncate(MOST);
         sentence.push_str(&format!(" {MOST} of {all} rows are drawn."));
     }
-    let title = "How many requests does one Pod deletion lose, and where does it get bad?";
+    let title = "How many attempts does one Pod deletion lose, and where does it get bad?";
     let (mut scene, mut area) = sheet::sheet(title, &sentence, &caption(sweep, ""), sheet::HEIGHT);
     let label_room = rows.iter().map(|r| font::width(r, TEXT)).fold(0.0, f64::max).min(260.0);
     area.left += label_room + 12.0;
@@ -86,13 +87,14 @@ pub(super) fn heat(sweep: &SweepView<'_>) -> Option<Scene> {
     Some(scene)
 }
 
-/// Returns a cell's mean and half-width as text.
+/// Returns a cell's mean and interval as text.
 fn texts(interval: &Interval) -> (String, Option<String>) {
-    let with_half = interval.half_width().map(|half| mean_and_half(interval.mean, half));
-    match with_half {
-        Some((mean, half)) if mean != "0" => (mean, Some(format!("± {half}"))),
-        _ => (number(interval.mean), None),
-    }
+    let (mean, spread) = mean_and_spread(interval);
+    let spread = spread.map(|spread| match spread {
+        Spread::Half(half) => format!("± {half}"),
+        Spread::FromZero(high) => format!("0 to {high}"),
+    });
+    (mean, spread)
 }
 
 /// How all cells are written: larger text in some would say that they matter more.

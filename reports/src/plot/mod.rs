@@ -37,7 +37,7 @@ use crate::stats::PointSummary;
 use scene::{SCALE, Scene};
 
 pub(crate) use axis::number;
-pub(crate) use sweep::{label_of, with_half_width};
+pub(crate) use sweep::{Spread, label_of, mean_and_spread, with_half_width};
 pub use timeline::bin_width;
 
 /// Returns a count, thousands grouped.
@@ -83,16 +83,28 @@ pub struct SweepView<'a> {
 pub struct Axis {
     /// The path in the scenario.
     pub path: String,
-    /// What stands at the axis and in titles: `propagation delay`. No unit: the values are
-    /// written as in the scenario, with theirs.
+    /// What stands at the axis and in titles: `propagation delay`. No unit where the values are
+    /// written with theirs; else it follows a comma: `preStop sleep, seconds`.
     pub title: String,
 }
 
 impl Axis {
-    /// Names an axis after its path: in words for the paths that most sweeps are about, else the
-    /// path itself.
+    /// Names an axis after its path: in words for the paths that most sweeps are about, else by
+    /// the path itself, or the last parts of a long one.
     pub fn from_path(path: &str) -> Axis {
         Axis { path: path.to_owned(), title: sweep::words(path) }
+    }
+
+    /// Names axes after their paths, by whole paths where short names would be the same.
+    pub fn from_paths<'p>(paths: impl IntoIterator<Item = &'p str>) -> Vec<Axis> {
+        let mut axes: Vec<Axis> = paths.into_iter().map(Axis::from_path).collect();
+        let titles: Vec<String> = axes.iter().map(|axis| axis.title.clone()).collect();
+        for axis in &mut axes {
+            if titles.iter().filter(|&title| *title == axis.title).count() > 1 {
+                axis.title.clone_from(&axis.path);
+            }
+        }
+        axes
     }
 }
 

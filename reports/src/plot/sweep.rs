@@ -10,17 +10,55 @@ use super::style::{BLUE, SERIES};
 use super::{Axis, SweepView};
 use crate::stats::{Interval, Parameter, PointSummary};
 
+/// What the ends of some long paths are called, and their unit where values are written without.
+const NAMES: [(&str, &str, &str); 4] = [
+    ("lifecycle.preStop.sleep.seconds", "preStop sleep", "seconds"),
+    ("terminationGracePeriodSeconds", "termination grace period", "seconds"),
+    ("minReadySeconds", "minReadySeconds", ""),
+    ("spec.replicas", "replicas", ""),
+];
+
+/// Longer paths are named by their last parts.
+const LONGEST_TITLE: usize = 28;
+
 /// Names the parameters that most sweeps are about.
 pub(super) fn words(path: &str) -> String {
     if is_nodes(path) {
         return "nodes".to_owned();
     }
-    match path.strip_prefix("propagation.delay") {
-        Some("") => "propagation delay".to_owned(),
-        Some(rest) => {
-            format!("propagation delay ({})", rest.trim_start_matches('.').replace('.', " "))
-        }
-        None => path.to_owned(),
+    if let Some(rest) = path.strip_prefix("propagation.delay") {
+        return match rest.trim_start_matches('.').replace('.', " ") {
+            law if law.is_empty() => "propagation delay".to_owned(),
+            law => format!("propagation delay ({law})"),
+        };
+    }
+    let is_end =
+        |end: &str| path.strip_suffix(end).is_some_and(|p| p.is_empty() || p.ends_with('.'));
+    match NAMES.into_iter().find(|&(end, ..)| is_end(end)) {
+        Some((_, name, "")) => name.to_owned(),
+        Some((_, name, unit)) => format!("{name}, {unit}"),
+        None => last_parts(path).to_owned(),
+    }
+}
+
+fn last_parts(path: &str) -> &str {
+    if path.chars().count() <= LONGEST_TITLE {
+        return path;
+    }
+    let starts = path.match_indices('.').map(|(at, _)| &path[at + 1..]);
+    let mut parts: Vec<&str> = starts.filter(|part| !part.is_empty()).collect();
+    let fits = parts.iter().position(|part| part.chars().count() <= LONGEST_TITLE);
+    match fits {
+        Some(first) => parts.swap_remove(first),
+        None => parts.last().copied().unwrap_or(path),
+    }
+}
+
+/// Splits an axis's title into its name and its unit.
+fn name_and_unit(axis: &Axis) -> (&str, Option<&str>) {
+    match axis.title.split_once(", ") {
+        Some((name, unit)) => (name, Some(unit)),
+        None => (&axis.title, None),
     }
 }
 
@@ -32,7 +70,7 @@ fn is_delay(path: &str) -> bool {
     path.starts_with("propagation.")
 }
 
-/// Returns a value as a label: `300ms`, `100 nodes`, `proxy.mode ipvs`.
+/// Returns a value as a label: `300ms`, `100 nodes`, `proxy.mode ipvs`, `preStop sleep 3 s`.
 pub(super) fn value_label(axis: &Axis, parameter: &Parameter) -> String {
     if is_nodes(&axis.path) {
         let noun = if parameter.display == "1" { "node" } else { "nodes" };
@@ -41,7 +79,11 @@ pub(super) fn value_label(axis: &Axis, parameter: &Parameter) -> String {
     if is_delay(&axis.path) {
         return parameter.display.clone();
     }
-    format!("{} {}", axis.title, parameter.display)
+    match name_and_unit(axis) {
+        (name, Some("seconds")) => format!("{name} {} s", parameter.display),
+        (name, Some(unit)) => format!("{name} {} {unit}", parameter.display),
+        (name, None) => format!("{name} {}", parameter.display),
+    }
 }
 
 /// Returns a point's label over all axes.
@@ -129,7 +171,8 @@ fn range(
         let label = point_label(sweep, most.1);
         return Some(format!("{}{unit} ({label}).", number(most.0)));
     }
-    if least.0 == most.0 {
+    // What is written alike is alike to the reader.
+    if number(least.0) == number(most.0) {
         return Some(format!("{}{unit} at every point.", number(most.0)));
     }
     Some(format!(
@@ -150,8 +193,8 @@ pub(super) fn loss_sentence(sweep: &SweepView<'_>) -> String {
     }
     if known.iter().all(|&m| m == 0.0) {
         return match sweep.points.len() {
-            1 => "No request was lost.".to_owned(),
-            n => format!("No request was lost at any of the {n} points."),
+            1 => "No attempt was lost.".to_owned(),
+            n => format!("No attempt was lost at any of the {n} points."),
         };
     }
     range(sweep, mean, (" lost attempts", "")).unwrap_or_default()
@@ -171,7 +214,7 @@ pub(super) fn loss(sweep: &SweepView<'_>) -> Scene {
             })
         });
         return bars::bars(&Bars {
-            title: "How many requests does one Pod deletion lose?".to_owned(),
+            title: "How many attempts does one Pod deletion lose?".to_owned(),
             sentence: loss_sentence(sweep),
             caption: caption(sweep, "whisker: 95 % interval of the mean"),
             x_title: "lost attempts per deletion window".to_owned(),
@@ -185,25 +228,71 @@ pub(super) fn loss(sweep: &SweepView<'_>) -> Scene {
     } else if is_nodes(&axis.path) {
         "as the cluster grows".to_owned()
     } else {
-        format!("as {} grows", axis.title)
+        format!("as {} grows", name_and_unit(axis).0)
     };
+    let mut sentence = loss_sentence(sweep);
+    if let Some(what) = what_hardly_matters(sweep, x) {
+        sentence.push_str(&format!(" {what}."));
+    }
     let all_zero = sweep.points.iter().filter_map(mean).all(|i| i.mean == 0.0);
     along_lines(
         sweep,
         x,
         &mean,
         Lines {
-            title: format!("How many requests does one Pod deletion lose {how}?"),
-            sentence: loss_sentence(sweep),
+            title: format!("How many attempts does one Pod deletion lose {how}?"),
+            sentence,
             caption: caption(sweep, "band: 95 % interval of the mean"),
             x_title: axis.title.clone(),
             y_title: "lost attempts per deletion window".to_owned(),
             mode: Mode::Bands,
-            note: all_zero.then(|| "no request was lost".to_owned()),
+            note: all_zero.then(|| "no attempt was lost".to_owned()),
             xs: Vec::new(),
             series: Vec::new(),
         },
     )
+}
+
+/// At least so many replications, and means within this share of each other, before a chart says
+/// that a parameter hardly matters: wide intervals always overlap.
+const REPLICATIONS_TO_COINCIDE: usize = 3;
+const COINCIDE: f64 = 0.2;
+
+/// Returns what hardly matters if all lines along `x` coincide: at each value the intervals
+/// overlap, and the means are near each other.
+fn what_hardly_matters(sweep: &SweepView<'_>, x: usize) -> Option<String> {
+    let others: Vec<usize> =
+        (0..sweep.axes.len()).filter(|&a| a != x && values(sweep, a).len() > 1).collect();
+    let mut lost = 0.0;
+    for value in values(sweep, x) {
+        let here: Vec<Interval> = sweep
+            .points
+            .iter()
+            .filter(|p| p.parameters[x].display == value.display)
+            .map(|p| p.lost_per_window)
+            .collect::<Option<_>>()?;
+        let ends: Vec<(f64, f64)> = here.iter().map(|i| i.ci95).collect::<Option<_>>()?;
+        let highest_low = ends.iter().map(|e| e.0).fold(f64::NEG_INFINITY, f64::max);
+        let lowest_high = ends.iter().map(|e| e.1).fold(f64::INFINITY, f64::min);
+        let means = || here.iter().map(|i| i.mean);
+        let (least, most) = (means().fold(f64::INFINITY, f64::min), means().fold(0.0, f64::max));
+        let enough = here.iter().all(|i| i.n >= REPLICATIONS_TO_COINCIDE);
+        if !enough || highest_low > lowest_high || most - least > COINCIDE * most {
+            return None;
+        }
+        lost += most;
+    }
+    match others[..] {
+        _ if lost == 0.0 => None,
+        [] => None,
+        [other] if is_nodes(&sweep.axes[other].path) => {
+            Some("The number of nodes hardly matters".to_owned())
+        }
+        [other] => {
+            Some(format!("The value of {} hardly matters", name_and_unit(&sweep.axes[other]).0))
+        }
+        _ => Some("The other parameters hardly matter".to_owned()),
+    }
 }
 
 /// Draws the time until the last node has a change along the node count, beside its closed form.
@@ -233,7 +322,15 @@ pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
         }));
     };
     if closed {
-        sentence.push_str(" Points are measured, lines are the closed form.");
+        sentence.push_str(" Points are measured, lines are the closed form");
+        let above = |p: &PointSummary| {
+            let low = lag(p)?.ci95?.0;
+            Some(low > p.last_node_lag_closed_form_s?)
+        };
+        sentence.push_str(match sweep.points.iter().any(|p| above(p) == Some(true)) {
+            true => "; points lie above it where a change waits for an earlier one.",
+            false => ".",
+        });
     }
     Some(along_lines(
         sweep,
@@ -254,14 +351,37 @@ pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
     ))
 }
 
-/// Returns `78.3 ± 2.1`, or the mean alone without an interval.
+/// Returns `78.3 ± 2.1`, `3.0 (0 to 22.9)` where the interval would reach below 0, or the mean
+/// alone without an interval.
 pub(crate) fn with_half_width(interval: &Interval) -> String {
+    match mean_and_spread(interval) {
+        (mean, Some(Spread::Half(half))) => format!("{mean} ± {half}"),
+        (mean, Some(Spread::FromZero(high))) => format!("{mean} (0 to {high})"),
+        (mean, None) => mean,
+    }
+}
+
+/// How the interval of a mean is written.
+pub(crate) enum Spread {
+    /// Half its width.
+    Half(String),
+    /// Its upper end; the lower one is below 0, where nothing that is counted can be.
+    FromZero(String),
+}
+
+/// Returns a mean and its interval as text.
+pub(crate) fn mean_and_spread(interval: &Interval) -> (String, Option<Spread>) {
     match interval.half_width() {
-        Some(half) if interval.mean > 0.0 || half > 0.0 => {
-            let (mean, half) = mean_and_half(interval.mean, half);
-            format!("{mean} ± {half}")
+        Some(half) if half > 0.0 && half > interval.mean => {
+            let (mean, _) = mean_and_half(interval.mean, half);
+            let (high, _) = mean_and_half(interval.mean + half, half);
+            (mean, Some(Spread::FromZero(high)))
         }
-        _ => number(interval.mean),
+        Some(half) if interval.mean > 0.0 => {
+            let (mean, half) = mean_and_half(interval.mean, half);
+            (mean, Some(Spread::Half(half)))
+        }
+        _ => (number(interval.mean), None),
     }
 }
 

@@ -190,7 +190,7 @@ fn run(count: u32, every_ns: u64, lost: u64, name: &str, closes: fn(u32) -> bool
     });
     let counts = Counts { attempts: u64::from(u32::MAX), lost: by_cause, misdelivered: 0 };
     let run = Run {
-        ended: Ended::Limit,
+        ended: Ended::Duration,
         end: at(count + 1, 0),
         events: 0,
         packets: 0,
@@ -224,4 +224,70 @@ fn charts_of_extreme_runs_are_legible() {
             }
         }
     }
+}
+
+#[test]
+fn axes_have_short_titles() {
+    for (path, title) in [
+        ("cluster.nodes", "nodes"),
+        ("propagation.delay", "propagation delay"),
+        ("propagation.delay.exponential.mean", "propagation delay (exponential mean)"),
+        (
+            "objects.Deployment/a.spec.template.spec.containers.a.lifecycle.preStop.sleep.seconds",
+            "preStop sleep, seconds",
+        ),
+        ("objects.Deployment/shop.spec.replicas", "replicas"),
+        ("clients.front.rate", "clients.front.rate"),
+        ("proxy.some.deeply.nested.path.of.a.mode", "deeply.nested.path.of.a.mode"),
+        ("a-part-that-is-longer-than-a-title.b", "b"),
+        ("..", ".."),
+        ("", ""),
+    ] {
+        assert_eq!(Axis::from_path(path).title, title, "{path}");
+    }
+    let twice = ["objects.Deployment/a.spec.replicas", "objects.Deployment/b.spec.replicas"];
+    let titles: Vec<String> = Axis::from_paths(twice).into_iter().map(|a| a.title).collect();
+    assert_eq!(titles, twice);
+}
+
+#[test]
+fn an_interval_does_not_reach_below_zero() {
+    let text =
+        |values: &[f64]| sweep::with_half_width(&crate::stats::Interval::of(values).unwrap());
+    assert_eq!(text(&[2.0, 5.0]), "3.5 (0 to 22.6)");
+    assert_eq!(text(&[20.0, 21.0, 30.0]), "23.7 ± 13.7");
+    assert_eq!(text(&[0.0, 0.0]), "0");
+    assert_eq!(text(&[3.0]), "3.00");
+}
+
+#[test]
+fn a_chart_says_what_its_lines_show() {
+    let paths = ["propagation.delay.constant", "cluster.nodes"];
+    let axes = Axis::from_paths(paths);
+    let texts = |lost: &dyn Fn(u64) -> Vec<u64>, closed: f64| -> String {
+        let mut points = Vec::new();
+        for delay in [1_u64, 3] {
+            for nodes in [10_u64, 1_000] {
+                let parameters = vec![
+                    parameter(paths[0], &format!("{delay}s"), Some(delay as f64)),
+                    parameter(paths[1], &nodes.to_string(), Some(nodes as f64)),
+                ];
+                let mut point = point(parameters, &lost(nodes), Some(2.0));
+                point.last_node_lag_closed_form_s = Some(closed);
+                points.push(point);
+            }
+        }
+        let view = SweepView { scenario: "s", seed: 1, axes: &axes, points: &points };
+        let charts = sweep_charts(&view);
+        let texts = charts.iter().flat_map(|chart| chart.scene.text_boxes());
+        texts.map(|(text, _)| text.to_string() + " ").collect()
+    };
+    let coincide = texts(&|nodes| vec![90, 100, 110 + nodes / 1_000], 2.0);
+    assert!(coincide.contains("The number of nodes hardly matters."), "{coincide}");
+    assert!(coincide.contains("lines are the closed form."), "{coincide}");
+    let apart = texts(&|nodes| vec![nodes, nodes + 1, nodes + 2], 1.0);
+    assert!(!apart.contains("hardly matters"), "{apart}");
+    assert!(apart.contains("above it where a change waits for an earlier one."), "{apart}");
+    let few = texts(&|_| vec![90, 110], 2.0);
+    assert!(!few.contains("hardly matters"), "{few}");
 }

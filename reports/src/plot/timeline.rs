@@ -29,7 +29,7 @@ pub(super) fn timeline(view: &RunView<'_>) -> Option<Scene> {
     let bins = merged(&records.timeline);
     let (first, last) = (bins.first()?, bins.last()?);
     let width = crate::summary::duration(first.end.saturating_since(first.start));
-    let title = "When are requests lost, and how many nodes are stale then?";
+    let title = "When are attempts lost, and how many nodes are stale then?";
     let (mut scene, mut area) =
         sheet::sheet(title, &sentence(records), &caption(view), sheet::HEIGHT);
     area.bottom -= 50.0;
@@ -67,7 +67,7 @@ pub(super) fn timeline(view: &RunView<'_>) -> Option<Scene> {
         let ticks = if max == 0.0 { 1 } else { 3 };
         sheet::vertical_axis(&mut scene, &panel, &y, ticks, title);
         match i {
-            0 => steps(&mut scene, &bins, |b| b.attempts as f64, &x, &y, FAINT),
+            0 => steps(&mut scene, whole(&bins, records), |b| b.attempts as f64, &x, &y, FAINT),
             1 => stacked(&mut scene, &bins, &causes, &x, &y),
             _ => steps(&mut scene, &bins, |b| b.stale_nodes as f64, &x, &y, FAINT),
         }
@@ -75,7 +75,7 @@ pub(super) fn timeline(view: &RunView<'_>) -> Option<Scene> {
             cause_key(&mut scene, &panel, &causes, &bins, title);
         }
         if max == 0.0 {
-            let nothing = ["no attempt", "no request was lost", "no node was stale"][i];
+            let nothing = ["no attempt", "no attempt was lost", "no node was stale"][i];
             scene.text(panel.centre(), nothing, 17.0, FAINT, Anchor::Middle);
         }
         sheet::horizontal_axis(&mut scene, &panel, &[], "");
@@ -91,11 +91,16 @@ fn sentence(records: &RunRecords) -> String {
     let lost = records.run.inside.lost.total() + records.run.outside.lost.total();
     let attempts = records.run.inside.attempts + records.run.outside.attempts;
     let windows = match records.windows.len() {
-        1 => "1 deletion window".to_owned(),
-        n => format!("{n} deletion windows"),
+        0 => "any deletion window".to_owned(),
+        1 => "the only deletion window".to_owned(),
+        n => format!("the {n} deletion windows"),
     };
     if lost == 0 {
-        return format!("No request was lost: {} attempts, {windows}.", number_whole(attempts));
+        let attempts = number_whole(attempts);
+        return match records.windows.len() {
+            0 => format!("None of {attempts} attempts was lost, and no deletion window opened."),
+            _ => format!("None of {attempts} attempts was lost, in {windows} or outside."),
+        };
     }
     let outside = records.run.outside.lost.total();
     let outside = match outside {
@@ -103,14 +108,28 @@ fn sentence(records: &RunRecords) -> String {
         n => format!("{} of them outside", number_whole(n)),
     };
     format!(
-        "{} of {} attempts were lost, {outside} the {windows}.",
+        "{} of {} attempts {} lost, {outside} {windows}.",
         number_whole(lost),
-        number_whole(attempts)
+        number_whole(attempts),
+        if lost == 1 { "was" } else { "were" },
     )
 }
 
 pub(super) fn caption(view: &RunView<'_>) -> String {
     format!("scenario {} · seed {} · replication {}", view.scenario, view.seed, view.run)
+}
+
+/// Returns the bins without the last one, if the run ended in its middle: few attempts in a part
+/// of a bin look like a drop.
+fn whole<'b>(bins: &'b [TimelineBin], records: &RunRecords) -> &'b [TimelineBin] {
+    match bins {
+        [first, .., last] => {
+            let width = |bin: &TimelineBin| bin.end.saturating_since(bin.start);
+            let is_part = last.end > records.run.end || width(last) < width(first);
+            &bins[..bins.len() - usize::from(is_part)]
+        }
+        _ => bins,
+    }
 }
 
 /// Joins neighbouring bins until they can be seen.

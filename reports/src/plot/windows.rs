@@ -124,12 +124,13 @@ fn sentence(windows: &[Window]) -> String {
     };
     let windows = match windows.len() {
         0 => return String::new(),
-        1 => "the window".to_owned(),
+        1 => "the only window".to_owned(),
         n => format!("{n} windows"),
     };
     let lost = match lost {
-        0 => "No request was lost".to_owned(),
-        n => format!("{} lost", number_whole(n)),
+        0 => "No attempt was lost".to_owned(),
+        1 => "1 attempt was lost".to_owned(),
+        n => format!("{} attempts were lost", number_whole(n)),
     };
     format!("{lost} in {windows}; {longest}.")
 }

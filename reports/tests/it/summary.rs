@@ -56,12 +56,13 @@ fn of_a_run() {
              lost <= 10         FAILED   72
              stale_max_s < 5s   held     1.5s
 
-            window  pod               node      opened    stale  attempts  lost  refused  blackholed  expected
-            ───────────────────────────────────────────────────────────────────────────────────────────────────
-                 0  shop-7d…6d-x2k4p  node-0  10.000 s  1.500 s     1,700    23       20           3      22.8
-                 1  shop-7d…6d-9wq7z  node-1  13.000 s  1.500 s     1,700    24       21           3      22.8
-                 2  shop-7d…6d-m5t8v  node-2  16.000 s  1.500 s     1,700    25       22           3      22.8
-               all  3 windows                           1.500 s              72       63           9      68.2
+              #  pod                    node    opened    stale  attempts  lost  refused  blackholed  theory
+            ─────────────────────────────────────────────────────────────────────────────────────────────────
+              0  shop-7d9c5b8f6d-x2k4p  node-0  10.0 s  1.500 s     1,700    23       20           3    22.8
+              1  shop-7d9c5b8f6d-9wq7z  node-1  13.0 s  1.500 s     1,700    24       21           3    22.8
+              2  shop-7d9c5b8f6d-m5t8v  node-2  16.0 s  1.500 s     1,700    25       22           3    22.8
+            all  3 windows                              1.500 s              72       63           9    68.2
+            theory: expected number of first attempts lost to stale rules, given this run's times
 
             20,480 requests, 72 lost, 0 unfinished; 20,480 attempts, 15,380 outside windows (0 lost)
             complete at 20.5 s, 123,456 events
@@ -75,18 +76,18 @@ fn of_a_run_that_lost_nothing() {
     check(
         &of_run(vec![made_up::empty_window(0)], &[]),
         expect![[r#"
-        How many requests does a rolling update lose when nodes learn late?
-        No request was lost in the deletion window, of 5,100 attempts sent meanwhile.
+            How many requests does a rolling update lose when nodes learn late?
+            No attempt was lost in the only deletion window, of 5,100 sent meanwhile.
 
-        window  pod                    node      opened  stale  attempts  lost  expected
-        ─────────────────────────────────────────────────────────────────────────────────
-             0  shop-7d9c5b8f6d-x2k4p  node-0  10.000 s      -         0     0         -
-           all  1 window                                     -               0         -
+              #  pod                    node    opened  stale  attempts  lost
+            ──────────────────────────────────────────────────────────────────
+              0  shop-7d9c5b8f6d-x2k4p  node-0  10.0 s      -         0     0
+            all  1 window                                   -               0
 
-        20,480 requests, 0 lost, 0 unfinished; 20,480 attempts, 15,380 outside windows (0 lost)
-        complete at 20.5 s, 123,456 events
-        seed 7, fingerprint 00d1ce5eed00cafe, rulelag 0.1.0
-    "#]],
+            20,480 requests, 0 lost, 0 unfinished; 20,480 attempts, 15,380 outside windows (0 lost)
+            complete at 20.5 s, 123,456 events
+            seed 7, fingerprint 00d1ce5eed00cafe, rulelag 0.1.0
+        "#]],
     );
 }
 
@@ -119,22 +120,22 @@ fn of_a_sweep_over_two_parameters() {
     check(
         &text,
         expect![[r#"
-        How many requests does a rolling update lose when nodes learn late?
-        A deletion window loses 4.8 ± 1.5 attempts at 100ms, 10 nodes and 100 ± 32 at 3s, 1000 nodes, 3.0 %
-        of those sent while windows were open (75 % refused, 25 % blackholed).
+            How many requests does a rolling update lose when nodes learn late?
+            A deletion window loses 4.8 ± 1.5 attempts at 100ms, 10 nodes and 99.8 ± 32.0 at 3s, 1000 nodes,
+            3.0 % of those sent while windows were open (75 % refused, 25 % blackholed).
 
-        lost attempts per deletion window, mean ± half of the 95 % interval: propagation delay (exponential
-        mean) down, nodes across
-                       10         100        1000
-        ──────────────────────────────────────────
-        100ms   4.8 ± 1.5   6.3 ± 2.0   7.9 ± 2.5
-        300ms  11.1 ± 3.6  12.7 ± 4.1  14.2 ± 4.6
-           1s     33 ± 11     35 ± 11     36 ± 12
-           3s     97 ± 31     98 ± 31    100 ± 32
+            lost attempts per deletion window, mean ± half of the 95 % interval: propagation delay (exponential
+            mean) down, nodes across
+                            10          100         1000
+            ─────────────────────────────────────────────
+            100ms    4.8 ± 1.5    6.3 ± 2.0    7.9 ± 2.5
+            300ms   11.1 ± 3.6   12.7 ± 4.1   14.2 ± 4.6
+               1s  33.2 ± 10.7  34.8 ± 11.2  36.4 ± 11.7
+               3s  96.6 ± 31.0  98.2 ± 31.5  99.8 ± 32.0
 
-        12 points, 48 runs, 144 windows
-        seed 7, rulelag 0.1.0
-    "#]],
+            12 points, 48 runs, 144 windows
+            seed 7, rulelag 0.1.0
+        "#]],
     );
 }
 
@@ -164,11 +165,13 @@ fn of_a_sweep_over_words() {
             a-value-with-a-name-that-is-longer-than-the-terminal-can-show-beside-the-numbers, 0.10 % of those
             sent while windows were open (77 % refused, 23 % blackholed).
 
-            point  proxy.mode                      lost per window  p99  max  of attempts  last node  expected
-            ───────────────────────────────────────────────────────────────────────────────────────────────────
-                0  iptables                                      0    -    0          0 %    0.125 s         0
-                1  ipvs                                1.67 ± 0.83    -    3      0.050 %    0.250 s      1.50
-                2  a-value-with-a…ide-the-numbers        3.3 ± 1.7    -    6       0.10 %    0.375 s      3.00
+            point  proxy.mode                         lost per window  p99  max  of attempts  last node  theory
+            ────────────────────────────────────────────────────────────────────────────────────────────────────
+                0  iptables                                         0    -    0          0 %    0.125 s       0
+                1  ipvs                                   1.67 ± 0.83    -    3      0.050 %    0.250 s    1.50
+                2  a-value-wi…how-beside-the-numbers        3.3 ± 1.7    -    6       0.10 %    0.375 s    3.00
+            p99 -: too few windows
+            theory: expected number of first attempts lost to stale rules, given each run's times
 
             3 points, 9 runs, 27 windows
             seed 7, rulelag 0.1.0

@@ -8,10 +8,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reports::collect::{Collector, Detail, RunRecords, TimelineBin};
 use reports::plot::{Axis, SweepView, sweep_charts};
 use reports::stats::{PointSummary, Replication};
-use reports::summary::{self, SweepSummary, Verdict};
+use reports::summary::{self, SweepExpectation, SweepSummary, Verdict};
 use serde_json::json;
 use sim_core::RunError;
-use sim_core::record::{Ended, Loss, Propagation, Run, Window};
+use sim_core::record::{Loss, Propagation, Run, Window};
 
 use super::result::{self, VERSION};
 use super::{Status, not_written, print, run_failed};
@@ -21,9 +21,6 @@ use crate::expect::Over;
 use crate::file::{Point, Reader, Scenario};
 use crate::output::{Output, OutputError};
 use crate::sweep::{self as executor, Job};
-
-/// Most lines that tell where an expectation did not hold.
-const MOST_LINES: usize = 20;
 
 /// What is kept of a run.
 struct Done {
@@ -162,29 +159,22 @@ impl Grid<'_> {
         let axes: Vec<Axis> = self
             .points
             .first()
-            .map(|point| {
-                point.parameters.iter().map(|parameter| Axis::from_path(&parameter.path)).collect()
-            })
+            .map(|point| Axis::from_paths(point.parameters.iter().map(|p| p.path.as_str())))
             .unwrap_or_default();
         if let Err(error) = self.write(output, runs, &summaries, &axes) {
             return not_written(&error);
         }
-        let (judged, shown) = self.expectations(runs);
+        let expectations = self.expectations(runs);
         print(summary::sweep(&SweepSummary {
             question: self.scenario.question.as_deref().unwrap_or(&self.scenario.name),
-            expectations: &judged,
+            expectations: &expectations,
             axes: &axes,
             points: &summaries,
             seed: self.args.common.seed,
             version: VERSION,
         }));
-        print(shown);
         print(format_args!("results in {}\n", self.args.common.out.display()));
-        if runs.iter().flatten().any(|done| done.run.ended == Ended::Limit) {
-            eprintln!("error: some runs were cut at limits.simulated; see `ended` in runs.csv");
-            return Status::Limit;
-        }
-        if judged.iter().all(|expectation| expectation.verdict == Verdict::Held) {
+        if expectations.iter().all(|e| e.verdict.is_none_or(|v| v == Verdict::Held)) {
             Status::Held
         } else {
             Status::NotHeld
@@ -240,48 +230,29 @@ impl Grid<'_> {
         jobs.map(|job| output.scratch(&fragment_name(kind, job))).collect()
     }
 
-    /// Returns the expectations that a sweep judges, and a text that shows all of them by point.
-    fn expectations(&self, runs: &[Vec<Done>]) -> (Vec<summary::Expectation>, String) {
-        let mut judged = Vec::new();
-        let mut lines = Vec::new();
-        for (index, expectation) in self.scenario.expectations.iter().enumerate() {
-            let outcomes = |runs: &[Done], wanted: Option<bool>| {
-                runs.iter().filter(|done| done.outcomes[index] == wanted).count()
+    /// Returns what came of the expectations; those that are not `over: sweep` are not judged.
+    fn expectations(&self, runs: &[Vec<Done>]) -> Vec<SweepExpectation> {
+        let total: usize = runs.iter().map(Vec::len).sum();
+        let of = |(index, expectation): (usize, &crate::expect::Expectation)| {
+            let count = |wanted: bool| -> Vec<usize> {
+                let here = |runs: &Vec<Done>| {
+                    runs.iter().filter(|done| done.outcomes[index] == Some(wanted)).count()
+                };
+                runs.iter().map(here).collect()
             };
-            let total: usize = runs.iter().map(Vec::len).sum();
-            let held: usize = runs.iter().map(|runs| outcomes(runs, Some(true))).sum();
-            let failed: usize = runs.iter().map(|runs| outcomes(runs, Some(false))).sum();
-            if expectation.over == Over::Sweep {
-                judged.push(summary::Expectation {
-                    text: expectation.to_string(),
-                    verdict: match (failed, held) {
-                        (1.., _) => Verdict::Failed,
-                        (0, held) if held == total => Verdict::Held,
-                        _ => Verdict::Undecided,
-                    },
-                    observed: format!("held in {held} of {total} runs"),
-                });
+            let held = count(true);
+            let verdict = match (count(false).iter().sum::<usize>(), held.iter().sum::<usize>()) {
+                (1.., _) => Verdict::Failed,
+                (0, held) if held == total => Verdict::Held,
+                _ => Verdict::Undecided,
+            };
+            SweepExpectation {
+                text: expectation.to_string(),
+                verdict: (expectation.over == Over::Sweep).then_some(verdict),
+                held,
             }
-            lines.push(format!("{expectation}: held in {held} of {total} runs"));
-            for (point, runs) in runs.iter().enumerate() {
-                let held = outcomes(runs, Some(true));
-                if held < runs.len() {
-                    let parameters = self.points[point].parameters.iter();
-                    let parameters: Vec<String> =
-                        parameters.map(|p| format!("{} = {}", p.path, p.display)).collect();
-                    lines.push(format!("  {}: {held} of {}", parameters.join(", "), runs.len()));
-                }
-            }
-        }
-        if lines.is_empty() {
-            return (judged, String::new());
-        }
-        let more = lines.len().saturating_sub(MOST_LINES);
-        lines.truncate(MOST_LINES);
-        if more > 0 {
-            lines.push(format!("  … and {more} more lines"));
-        }
-        (judged, format!("\nexpectations by point\n{}\n", lines.join("\n")))
+        };
+        self.scenario.expectations.iter().enumerate().map(of).collect()
     }
 }
 
