@@ -20,6 +20,8 @@ pub(crate) struct Expectation {
     metric: Metric,
     operator: Operator,
     bound: f64,
+    /// Whether the bound is written as a percentage.
+    percent: bool,
     /// Who judges it.
     pub(crate) over: Over,
 }
@@ -143,9 +145,9 @@ impl Expectation {
             return Err(fail(message, "compare with ==, !=, <, <=, > or >=, as in `lost == 0`"));
         };
         let number = number.trim();
-        let (digits, scale) = match number.strip_suffix('%') {
-            Some(digits) => (digits.trim_end(), 0.01),
-            None => (number, 1.0),
+        let (digits, scale, percent) = match number.strip_suffix('%') {
+            Some(digits) => (digits.trim_end(), 0.01, true),
+            None => (number, 1.0, false),
         };
         match digits.replace('_', "").parse::<f64>() {
             Ok(bound) if bound.is_finite() => Ok(Expectation {
@@ -153,6 +155,7 @@ impl Expectation {
                 metric,
                 operator,
                 bound: bound * scale,
+                percent,
                 over,
             }),
             _ => Err(fail(
@@ -167,11 +170,40 @@ impl Expectation {
         let value = self.metric.of(records);
         Outcome { value, holds: value.map(|value| self.operator.holds(value, self.bound)) }
     }
+
+    /// Writes a value of the metric as the bound is written, with four significant digits; with
+    /// more where fewer would say something else about the expectation.
+    pub(crate) fn show(&self, value: f64) -> String {
+        if !self.percent && value.fract() == 0.0 {
+            return value.to_string();
+        }
+        let holds = self.operator.holds(value, self.bound);
+        let (scale, unit) = if self.percent { (100.0, "%") } else { (1.0, "") };
+        let written = (4..=17).map(|digits| significant(value * scale, digits)).find(|written| {
+            let read = written.parse::<f64>().map(|read| read / scale);
+            read.is_ok_and(|read| self.operator.holds(read, self.bound) == holds)
+        });
+        format!("{}{unit}", written.unwrap_or_else(|| (value * scale).to_string()))
+    }
 }
 
 impl fmt::Display for Expectation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+/// Returns `value` with so many significant digits, without zeros at the end.
+fn significant(value: f64, digits: i32) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let power = libm::log10(value.abs()).floor() as i32;
+    let decimals = (digits - 1 - power).clamp(0, 20) as usize;
+    let text = format!("{value:.decimals$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
     }
 }
 
@@ -316,6 +348,19 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap_err().message, message, "{text}");
         }
+    }
+
+    #[test]
+    fn values_are_written_as_the_bound_is() {
+        let show = |text, value| Expectation::parse(text, Over::Run).unwrap().show(value);
+        assert_eq!(show("lost_fraction <= 0.1%", 0.007338017174082748), "0.7338%");
+        assert_eq!(show("lost_fraction <= 0.1", 0.007338017174082748), "0.007338");
+        assert_eq!(show("lost_fraction <= 0.1%", 0.0), "0%");
+        assert_eq!(show("lost == 0", 12345678.0), "12345678");
+        assert_eq!(show("stale_max_s < 5", 0.6645), "0.6645");
+        assert_eq!(show("end_s < 5", 123456.789), "123457");
+        // Rounded to four digits, it would seem to hold.
+        assert_eq!(show("lost_fraction <= 0.1%", 0.001_000_001), "0.1000001%");
     }
 
     #[test]

@@ -153,6 +153,8 @@ pub(super) fn observed(
             Some(false) => Verdict::Failed,
             None => Verdict::Undecided,
         },
-        observed: outcome.value.map_or("nothing to judge".to_owned(), |value| value.to_string()),
+        observed: outcome
+            .value
+            .map_or("nothing to judge".to_owned(), |value| expectation.show(value)),
     }
 }
