@@ -7,10 +7,11 @@ use clap_complete::Shell;
 
 /// Simulates Kubernetes Services whose rules arrive late, packet by packet, and counts what is lost.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(name = "rulelag", version)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(
-    after_help = "Exit status: 0 done, every judged expectation held; 1 some did not; 2 bad input; \
-                        3 a limit was hit, or interrupted; 4 results could not be written."
+    after_help = "Exit status: 0 done, every judged expectation held; 1 some did not; 2 bad input;\n\
+                  3 a limit was hit, or interrupted; 4 results could not be written."
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -52,6 +53,9 @@ pub(crate) struct Common {
 
 /// `rulelag run`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "A run always writes its details, too: losses.csv, propagation.csv, timeline.csv."
+)]
 pub(crate) struct Run {
     /// A scenario file, or the name of a built-in scenario
     pub(crate) scenario: String,

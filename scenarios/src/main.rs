@@ -19,15 +19,31 @@ mod units;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use command::Status;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::try_parse().unwrap_or_else(|error| explained(error).exit());
     // Without a handler an interruption ends the program all the same, only less tidily.
     let _ = ctrlc::set_handler(|| {
         eprintln!("\ninterrupted; no result was written");
         output::abandon_and_exit(Status::Limit as i32);
     });
     ExitCode::from(command::execute(cli) as u8)
+}
+
+/// Points to `--out` whoever writes `-o` for it, as other programs have it.
+fn explained(mut error: clap::Error) -> clap::Error {
+    let is_o = |value: &ContextValue| matches!(value, ContextValue::String(arg) if arg == "-o");
+    let has_out = matches!(std::env::args().nth(1).as_deref(), Some("run" | "sweep"));
+    if error.kind() == ErrorKind::UnknownArgument
+        && has_out
+        && error.get(ContextKind::InvalidArg).is_some_and(is_o)
+    {
+        error.remove(ContextKind::Suggested);
+        let out = ContextValue::String("--out <DIR>".to_owned());
+        error.insert(ContextKind::SuggestedArg, out);
+    }
+    error
 }

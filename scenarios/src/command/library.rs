@@ -15,6 +15,10 @@ pub(super) fn execute(args: &Scenarios) -> Status {
                 let question = scenario.and_then(|scenario| scenario.question);
                 print(format_args!("{name:width$}  {}\n", question.unwrap_or_default()));
             }
+            // Beside the list, not in it: somebody may read names from it.
+            eprintln!(
+                "\n`rulelag scenarios show NAME` prints one, to start a file of your own from"
+            );
             Status::Held
         }
         Some(ScenariosAction::Show { name }) => match library::get(name) {

@@ -24,7 +24,7 @@ pub(crate) enum Status {
     NotHeld = 1,
     /// Bad input.
     BadInput = 2,
-    /// A limit was hit, or the run was interrupted.
+    /// A limit was hit, the run was interrupted, or rulelag itself is wrong.
     Limit = 3,
     /// Results could not be written.
     NotWritten = 4,
@@ -74,6 +74,13 @@ fn run_failed(what: &str, error: &sim_core::RunError) -> Status {
             );
             Status::Limit
         }
-        _ => Status::BadInput,
+        sim_core::RunError::Setup(_) => Status::BadInput,
+        sim_core::RunError::Rules(_) => {
+            eprintln!(
+                "this is a bug in rulelag, not in the scenario: please report it with the scenario \
+                 and the seed\nno result was written"
+            );
+            Status::Limit
+        }
     }
 }

@@ -4,7 +4,6 @@ use reports::collect::{Collector, Detail, RunRecords};
 use reports::plot::{RunView, run_charts};
 use reports::summary::{self, RunSummary, Verdict};
 use serde_json::json;
-use sim_core::record::Ended;
 
 use super::result::{self, VERSION};
 use super::{Status, not_written, print, run_failed};
@@ -46,10 +45,6 @@ pub(super) fn execute(args: &Run) -> Status {
         version: VERSION,
     }));
     print(format_args!("results in {}\n", args.common.out.display()));
-    if records.run.ended == Ended::Limit {
-        eprintln!("error: the run was cut at limits.simulated");
-        return Status::Limit;
-    }
     if judged.iter().all(|expectation| expectation.verdict == Verdict::Held) {
         Status::Held
     } else {

@@ -7,7 +7,9 @@ use crate::{Folder, GOOD};
 #[test]
 fn scenarios_are_listed_and_shown() {
     let folder = Folder::new();
-    let list = folder.run(&["scenarios"]).ends_with(0).stdout;
+    let done = folder.run(&["scenarios"]).ends_with(0);
+    assert!(done.stderr.contains("rulelag scenarios show NAME"), "{}", done.stderr);
+    let list = done.stdout;
     expect![[r#"
         rolling-update  How many requests does a rolling update lose when nodes learn of it late?
         delete-pod      What does deleting a single Pod cost, and does anything outside its window get lost?
@@ -90,7 +92,8 @@ fn help_leads_to_everything() {
           -h, --help     Print help
           -V, --version  Print version
 
-        Exit status: 0 done, every judged expectation held; 1 some did not; 2 bad input; 3 a limit was hit, or interrupted; 4 results could not be written.
+        Exit status: 0 done, every judged expectation held; 1 some did not; 2 bad input;
+        3 a limit was hit, or interrupted; 4 results could not be written.
     "#]].assert_eq(&help);
 }
 
@@ -117,4 +120,48 @@ fn a_limit_is_status_3_and_no_result() {
         assert!(done.stderr.contains("limits"), "{}", done.stderr);
         assert!(!folder.path("out").exists());
     }
+}
+
+#[test]
+fn the_version_is_that_of_rulelag() {
+    let version = Folder::new().run(&["--version"]).ends_with(0).stdout;
+    assert_eq!(version, format!("rulelag {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_short_o_leads_to_out() {
+    let done = Folder::new().run(&["run", "s.yaml", "-o", "x"]).ends_with(2);
+    expect![[r#"
+        error: unexpected argument '-o' found
+
+          tip: a similar argument exists: '--out <DIR>'
+
+        Usage: rulelag run [OPTIONS] <SCENARIO>
+
+        For more information, try '--help'.
+    "#]]
+    .assert_eq(&done.stderr);
+}
+
+#[test]
+fn a_sweep_tells_each_expectation_once() {
+    let folder = Folder::new();
+    let expect =
+        "expect:\n  - windows == 1\n  - attempts == 0\n  - { expr: attempts > 0, over: sweep }\n";
+    folder.write("s.yaml", &format!("{GOOD}{expect}"));
+    let text = folder.run(&["sweep", "s.yaml"]).ends_with(0).stdout;
+    let block = text.split("\n\n").find(|block| block.contains("observed")).expect("a table");
+    expect![[r#"
+        1 of 1 expectation held, 2 not judged
+         expected                             observed
+        ──────────────────────────────────────────────────────────
+         windows == 1          (not judged)   held in 8 of 8 runs
+         attempts == 0         (not judged)   held in 0 of 8 runs
+           at 2 nodes, 100ms                  0 of 2
+           at 2 nodes, 1s                     0 of 2
+           at 3 nodes, 100ms                  0 of 2
+           at 3 nodes, 1s                     0 of 2
+         attempts > 0          held           held in 8 of 8 runs"#]]
+    .assert_eq(block);
+    assert_eq!(text.matches("attempts == 0").count(), 1);
 }
