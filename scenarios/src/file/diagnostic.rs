@@ -229,6 +229,15 @@ fn render_one(renderer: &Renderer, diagnostic: &Diagnostic, sources: &Sources) -
             ));
         }
     }
+    if diagnostic.span.is_none() {
+        // Without an excerpt, notes would hang from a bar that begins nowhere.
+        let notes = diagnostic.notes.iter().map(|note| Level::NOTE.secondary_title(note));
+        let help = Some(&diagnostic.help).filter(|help| !help.is_empty());
+        let help = help.map(|help| Level::HELP.secondary_title(help));
+        let titles: Vec<Group<'_>> = notes.chain(help).map(Group::with_title).collect();
+        let lines = std::iter::once(group).chain(titles).map(|group| renderer.render(&[group]));
+        return lines.collect::<Vec<_>>().join("\n");
+    }
     for note in &diagnostic.notes {
         group = group.element(Level::NOTE.message(note));
     }

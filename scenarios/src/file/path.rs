@@ -13,7 +13,14 @@ pub(crate) fn assign(
     value: Node,
 ) -> Result<(), Box<Diagnostic>> {
     let mut at = root;
+    // Where the path is written as it is, without quotes, each part has a place of its own.
+    let is_plain = key_span.end - key_span.start == path.len();
+    let mut next = key_span.start;
     for (depth, segment) in path.split('.').enumerate() {
+        let start = next;
+        next += segment.len() + 1;
+        let part = Span::new(key_span.file, start, start + segment.len());
+        let part = if is_plain { part } else { key_span };
         let so_far = || path.split('.').take(depth).collect::<Vec<_>>().join(".");
         if segment.is_empty() {
             return Err(Box::new(
@@ -33,8 +40,8 @@ pub(crate) fn assign(
                         None => {
                             entries.push(Entry {
                                 key: segment.to_owned(),
-                                key_span,
-                                value: Node { value: Value::Null, span: key_span },
+                                key_span: part,
+                                value: Node { value: Value::Null, span: part },
                             });
                             entries.len() - 1
                         }

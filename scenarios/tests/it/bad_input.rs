@@ -173,16 +173,16 @@ fn unknown_path_in_the_grid() {
         "cluster.nodes:",
         "cluster.node:",
         expect![[r#"
-        error[unknown-field]: unknown field `node` in this cluster
-          --> s.yaml:12:5
-           |
-        12 |     cluster.node: [2, 3]
-           |     ^^^^^^^^^^^^
-           |
-           = help: did you mean `nodes`?
+            error[unknown-field]: unknown field `node` in this cluster
+              --> s.yaml:12:13
+               |
+            12 |     cluster.node: [2, 3]
+               |             ^^^^
+               |
+               = help: did you mean `nodes`?
 
-        1 error; nothing was run
-    "#]],
+            1 error; nothing was run
+        "#]],
     );
     check(
         "delay.exponential.mean:",
@@ -270,8 +270,7 @@ fn missing_scenario() {
     let done = Folder::new().run(&["run", "roling-update"]).ends_with(2);
     expect![[r#"
         error[missing-file]: cannot read roling-update: No such file or directory (os error 2)
-         |
-         = help: did you mean the built-in scenario `rolling-update`?
+        help: did you mean the built-in scenario `rolling-update`?
 
         1 error; nothing was run
     "#]]
@@ -536,6 +535,24 @@ fn a_setting_on_the_command_line() {
           |               ^
           |
           = help: a whole number from 1 to 1000000
+
+        1 error; nothing was run
+    "#]]
+    .assert_eq(&done.stderr);
+}
+
+#[test]
+fn an_unknown_path_on_the_command_line() {
+    let folder = Folder::new();
+    let done = folder.run(&["run", "s.yaml", "--set", "cluster.nods=3"]).ends_with(2);
+    expect![[r#"
+        error[unknown-field]: unknown field `nods` in this cluster
+         --> --set:1:9
+          |
+        1 | cluster.nods=3
+          |         ^^^^
+          |
+          = help: did you mean `nodes`?
 
         1 error; nothing was run
     "#]]
