@@ -75,10 +75,13 @@ fn kind(of: Kind, definitions: &mut Map<String, Value>) -> Value {
         Kind::Int(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Number(min, max) => json!({ "type": "number", "minimum": min, "maximum": max }),
         Kind::Duration => json!({
-            "type": ["string", "integer"],
-            "pattern": r"^\+?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$|^0$",
-            "maximum": 0,
-            "minimum": 0,
+            "anyOf": [
+                {
+                    "type": "string",
+                    "pattern": r"^\+?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$|^0$",
+                },
+                { "const": 0 },
+            ],
         }),
         Kind::Rate => {
             json!({ "type": "string", "pattern": r"^\s*[0-9][0-9_.eE+]*\s*/\s*[smh]\s*$" })
@@ -146,6 +149,9 @@ mod tests {
         {
             return fail("is too small");
         }
+        if schema.get("const").is_some_and(|only| only != value) {
+            return fail("is another value");
+        }
         if let Some(words) = schema["enum"].as_array()
             && !words.contains(value)
         {
@@ -192,6 +198,7 @@ mod tests {
             ("{ apiVersion: rulelag/v1, clustr: {} }", "clustr"),
             ("{ apiVersion: rulelag/v1, cluster: { nodes: 0 } }", "is too small"),
             ("{ apiVersion: rulelag/v1, events: [{ at: 1s }] }", "is not exactly one of"),
+            ("{ apiVersion: rulelag/v1, duration: 5 }", "is none of"),
             ("{ apiVersion: rulelag/v1, proxy: { mode: ipvs } }", "is none of the words"),
         ] {
             let document = parse(text, FileId::FIRST, &mut Diagnostics::default()).remove(0);
