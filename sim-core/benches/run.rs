@@ -146,7 +146,7 @@ fn first_packets(c: &mut Criterion) {
                 let syn = Packet::tcp(u64::from(k), tuple, TcpFlags::SYN);
                 let outcome = netns.receive(syn, CNI0, &mut env);
                 assert!(matches!(outcome, Outcome::Sent(_)));
-                black_box(outcome);
+                let _ = black_box(outcome);
             });
         });
     }
