@@ -4,7 +4,10 @@
 //! the pick of an endpoint, routing, FORWARD, POSTROUTING, two conntrack entries. Its cost should
 //! not depend on the number of Services, caches aside.
 
-use std::collections::BTreeMap;
+#[allow(dead_code)] // What only the tests need of it.
+#[path = "../tests/it/support.rs"]
+mod support;
+
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -23,76 +26,21 @@ use sim_core::proxy::iptables::{Iptables, ProxiedService};
 use sim_core::record::{Loss, Propagation as Live, Recorder, Run, Window};
 use sim_core::time::SimTime;
 
-fn cidr(addr: [u8; 4], prefix_len: u8) -> Ipv4Cidr {
-    Ipv4Cidr::new(Ipv4Addr::from(addr), prefix_len).expect("a prefix length")
-}
-
+/// A rolling update of 10 Pods under 1,000 requests per second.
 fn config(nodes: u32) -> Config {
-    let name = ObjectName { namespace: "default".into(), name: "shop".into() };
-    let labels: BTreeMap<_, _> = [("app".to_owned(), "shop".to_owned())].into();
     let law = |ms| Law::Exponential { mean: Duration::from_millis(ms) };
-    Config {
-        scenario: "bench".into(),
-        cluster: ClusterConfig {
-            nodes,
-            pod_cidr: cidr([10, 0, 0, 0], 8),
-            node_prefix_len: 24,
-            service_cidr: cidr([172, 16, 0, 0], 12),
-            node_cidr: cidr([192, 168, 0, 0], 16),
-            network: PodNetwork::FlannelHostGw,
-            bridge_latency: Duration::from_micros(20),
-            link_latency: Duration::from_micros(50),
-            max_pods: 110,
-            node_labels: BTreeMap::new(),
-        },
-        proxy: ProxyConfig { mode: ProxyMode::Iptables, masquerade_bit: 14, masquerade_all: false },
-        propagation: Propagation::Delay { law: law(300), nodes: BTreeMap::new() },
-        kubelet: KubeletConfig { notice: law(100), start: law(1000), teardown: law(500) },
-        services: vec![ServiceSpec {
-            name: name.clone(),
-            cluster_ip: None,
-            selector: labels.clone(),
-            ports: vec![ServicePortSpec { name: None, port: 80, target: TargetPort::Number(8080) }],
-        }],
-        deployments: vec![DeploymentSpec {
-            name: name.clone(),
-            replicas: 10,
-            strategy: Strategy::RollingUpdate {
-                max_surge: IntOrPercent::Percent(25),
-                max_unavailable: IntOrPercent::Percent(25),
-            },
-            min_ready: Duration::ZERO,
-            template: PodTemplate {
-                labels,
-                ports: BTreeMap::new(),
-                pre_stop: None,
-                grace: Duration::from_secs(30),
-                readiness: None,
-                application: Application {
-                    on_sigterm: OnSigterm::Close,
-                    startup: law(100),
-                    service_time: law(1),
-                },
-            },
-        }],
-        clients: vec![ClientSpec {
-            name: "front".into(),
-            service: name.clone(),
-            port: 80,
-            rate_per_s: 1000.0,
-            arrivals: Arrivals::Poisson,
-            timeout: Duration::from_secs(1),
-            retries: 0,
-            retry_backoff: Duration::ZERO,
-        }],
-        events: vec![EventSpec {
-            at: Duration::from_secs(10),
-            action: Action::Rollout { deployment: name },
-        }],
-        duration: None,
-        limits: Limits::default(),
-        timeline_bin: Duration::from_secs(1),
-    }
+    let mut config = support::cluster(nodes, 10, law(300));
+    config.kubelet = KubeletConfig { notice: law(100), start: law(1000), teardown: law(500) };
+    let deployment = &mut config.deployments[0];
+    deployment.strategy = Strategy::RollingUpdate {
+        max_surge: IntOrPercent::Percent(25),
+        max_unavailable: IntOrPercent::Percent(25),
+    };
+    deployment.template.application.startup = law(100);
+    deployment.template.application.service_time = law(1);
+    support::rollout(&mut config);
+    config.events[0].at = Duration::from_secs(10);
+    config
 }
 
 fn rules(config: &Config, services: u32) -> Iptables {
@@ -104,7 +52,7 @@ fn rules(config: &Config, services: u32) -> Iptables {
         };
         ProxiedService {
             name: ObjectName { namespace: "default".into(), name: format!("s{k}") },
-            cluster_ip: Ipv4Addr::from_bits(0xac10_0100 + k),
+            cluster_ip: Ipv4Addr::from_bits(0xac14_0100 + k),
             ports: vec![(None, 80)],
             endpoints: vec![(0..10).map(endpoint).collect::<Arc<[Endpoint]>>()],
         }
@@ -135,7 +83,7 @@ fn first_packets(c: &mut Criterion) {
                 let service = k.wrapping_mul(2_654_435_761) % services;
                 let client = Ipv4Addr::from_bits(0x0a00_00fe - k / 28_000 % 100);
                 let port = 32_768 + (k % 28_000) as u16;
-                let vip = Ipv4Addr::from_bits(0xac10_0100 + service);
+                let vip = Ipv4Addr::from_bits(0xac14_0100 + service);
                 let tuple = Tuple::v4(Protocol::TCP, client, port, vip, 80);
                 let host = plan.host(node);
                 let mut draws =
@@ -176,7 +124,7 @@ fn run(config: &Config) -> Run {
     totals.0.expect("a run has totals")
 }
 
-/// A rolling update of 10 Pods under 1,000 requests per second; the rate is in events.
+/// Whole rolling updates; the rate is in events.
 fn whole_runs(c: &mut Criterion) {
     let mut group = c.benchmark_group("rolling update");
     group.sample_size(10);

@@ -339,25 +339,9 @@ impl ControlPlane {
         let hash = letters(deployment.name_draws.draw(u64::from(deployment.revision), 0, 1, 0), 10);
         let suffix = letters(deployment.name_draws.draw(ordinal, 0, 0, 0), 5);
         let name = format!("{}-{hash}-{suffix}", deployment.spec.name.name);
-        let pod = self.pods.push(Pod {
-            name: name.into(),
-            owner: Owner::Deployment(id),
-            ordinal,
-            revision: deployment.revision,
-            created: now,
-            placement: None,
-            phase: Phase::Pending,
-            started: None,
-            listening: false,
-            ready_since: None,
-            available: false,
-            probes_against: 0,
-            deleted: None,
-            deleted_by: None,
-            sigterm: None,
-            stopped: None,
-            released: None,
-        });
+        let owner = Owner::Deployment(id);
+        let pod = Pod::new(name.into(), owner, ordinal, deployment.revision, now);
+        let pod = self.pods.push(pod);
         deployment.pods.push(pod);
         pod
     }

@@ -77,6 +77,37 @@ pub enum Phase {
 }
 
 impl Pod {
+    /// Returns a Pod that nobody has placed yet.
+    pub fn new(name: Name, owner: Owner, ordinal: u64, revision: u32, created: SimTime) -> Pod {
+        Pod {
+            name,
+            owner,
+            ordinal,
+            revision,
+            created,
+            placement: None,
+            phase: Phase::Pending,
+            started: None,
+            listening: false,
+            ready_since: None,
+            available: false,
+            probes_against: 0,
+            deleted: None,
+            deleted_by: None,
+            sigterm: None,
+            stopped: None,
+            released: None,
+        }
+    }
+
+    /// Makes a placed Pod what it is at the start of a run: running, ready and available.
+    pub fn settle(&mut self) {
+        self.phase = Phase::Running;
+        self.started = Some(self.created);
+        self.ready_since = Some(self.created);
+        self.available = true;
+    }
+
     /// Returns whether the Ready condition is true.
     pub fn is_ready(&self) -> bool {
         self.ready_since.is_some()

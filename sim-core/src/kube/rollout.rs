@@ -126,31 +126,20 @@ fn bucket(age: Duration) -> u32 {
 mod tests {
     use super::*;
     use crate::ids::{DeploymentId, Id};
-    use crate::kube::pod::{Owner, Phase, Placement};
+    use crate::kube::pod::{Owner, Placement};
 
     fn pod(index: u32, revision: u32, ready: bool) -> Pod {
-        Pod {
-            name: format!("pod-{index}").into(),
-            owner: Owner::Deployment(DeploymentId::from_index(0)),
-            ordinal: u64::from(index),
-            revision,
-            created: SimTime::ZERO,
-            placement: Some(Placement {
-                node: NodeId::from_index(index as usize),
-                addr: [10, 244, 0, 2].into(),
-            }),
-            phase: Phase::Running,
-            started: None,
-            listening: ready,
-            ready_since: ready.then_some(SimTime::ZERO),
-            available: ready,
-            probes_against: 0,
-            deleted: None,
-            deleted_by: None,
-            sigterm: None,
-            stopped: None,
-            released: None,
+        let owner = Owner::Deployment(DeploymentId::from_index(0));
+        let name = format!("pod-{index}").into();
+        let mut pod = Pod::new(name, owner, u64::from(index), revision, SimTime::ZERO);
+        let node = NodeId::from_index(index as usize);
+        pod.placement = Some(Placement { node, addr: [10, 244, 0, 2].into() });
+        pod.settle();
+        if !ready {
+            pod.ready_since = None;
+            pod.available = false;
         }
+        pod
     }
 
     fn rolling(surge: u32, unavailable: u32) -> Strategy {

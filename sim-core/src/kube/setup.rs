@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use super::address::{AllocateError, ClusterIps, PodAddresses};
 use super::endpoint_slice::selects;
-use super::pod::{Owner, Phase, Placement, Pod};
+use super::pod::{Owner, Placement, Pod};
 use super::{ControlPlane, Deployment, Node, Service};
 use crate::config::{Action, Config, DeploymentSpec, EventSpec, Ipv4Cidr, ObjectName, ServiceSpec};
 use crate::engine::rng::Seed;
@@ -114,25 +114,13 @@ impl ControlPlane {
                     return Err(full());
                 }
                 let addr = self.nodes[node].addresses.allocate_from_top(id).ok_or_else(full)?;
-                self.pods.push(Pod {
-                    name: format!("{}-node-{}", client.name, node.index()).into(),
-                    owner: Owner::Client(ClientId::from_index(index)),
-                    ordinal: node.index() as u64,
-                    revision: 0,
-                    created: SimTime::ZERO,
-                    placement: Some(Placement { node, addr }),
-                    phase: Phase::Running,
-                    started: Some(SimTime::ZERO),
-                    listening: false,
-                    ready_since: Some(SimTime::ZERO),
-                    available: true,
-                    probes_against: 0,
-                    deleted: None,
-                    deleted_by: None,
-                    sigterm: None,
-                    stopped: None,
-                    released: None,
-                });
+                let name = format!("{}-node-{}", client.name, node.index());
+                let owner = Owner::Client(ClientId::from_index(index));
+                let ordinal = node.index() as u64;
+                let mut pod = Pod::new(name.into(), owner, ordinal, 0, SimTime::ZERO);
+                pod.placement = Some(Placement { node, addr });
+                pod.settle();
+                self.pods.push(pod);
             }
         }
         Ok(())
@@ -165,11 +153,8 @@ impl ControlPlane {
             let full = SetupError::Capacity { owner: format!("Deployment {}", spec.name) };
             self.bind(pod).ok_or(full)?;
             let pod = &mut self.pods[pod];
-            pod.phase = Phase::Running;
-            pod.started = Some(SimTime::ZERO);
+            pod.settle();
             pod.listening = true;
-            pod.ready_since = Some(SimTime::ZERO);
-            pod.available = true;
         }
         Ok(())
     }
