@@ -178,6 +178,7 @@ fn role() {
         "serve" => serve(),
         "tcp" => args.split_whitespace().for_each(|to| println!("{MARK}{}", connect(to, PATIENCE))),
         "together" => together(&args),
+        "staggered" => staggered(&args),
         "udp" => exchange(&args),
         role => panic!("no role {role}"),
     }
@@ -228,6 +229,24 @@ fn together(args: &str) {
     std::thread::scope(|scope| {
         for to in args.split_whitespace() {
             scope.spawn(move || println!("{MARK}{}", connect(to, Duration::from_millis(700))));
+        }
+    });
+}
+
+/// `TO MILLISECONDS…`: connects that long after the start, patiently, and prints
+/// `MILLISECONDS ended AFTER-MILLISECONDS RESULT`.
+fn staggered(args: &str) {
+    let mut args = args.split_whitespace();
+    let to = args.next().expect("an address");
+    let start = std::time::UNIX_EPOCH.elapsed().expect("a clock");
+    let since = move || (std::time::UNIX_EPOCH.elapsed().expect("a clock") - start).as_millis();
+    std::thread::scope(|scope| {
+        for wait in args {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(wait.parse().expect("a number")));
+                let result = connect(to, Duration::from_secs(8));
+                println!("{MARK}{wait} ended {} {result}", since());
+            });
         }
     });
 }

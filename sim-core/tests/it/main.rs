@@ -6,6 +6,7 @@ mod independence;
 #[path = "../../../netfilter-model/tests/it/lab.rs"]
 mod lab;
 mod lifecycle;
+mod neighbour;
 mod rules;
 mod support;
 mod swarm;
