@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use netfilter_model::DeviceId;
 use netfilter_model::host::{Draws, Env};
 use netfilter_model::netns::{Answer, Drop, Egress, Netns, Outcome};
 use netfilter_model::packet::{IcmpError, Packet};
@@ -15,6 +16,7 @@ use super::topology::Topology;
 use crate::config::ClusterConfig;
 use crate::engine::queue::Schedule;
 use crate::ids::{IdVec, NodeId};
+use crate::time::SimTime;
 
 /// How long a node asks for an address before it gives up.
 ///
@@ -92,10 +94,24 @@ impl Fabric {
         schedule: &mut impl Schedule<Event>,
     ) -> Passage {
         self.sent += 1;
-        let host = self.plan.host(node);
-        let mut env = Env { now: schedule.now(), host: &host, rules, draws };
-        let outcome = self.nodes[node].netns.receive(packet, CNI0, &mut env);
+        let outcome = self.receive(node, packet, CNI0, rules, draws, schedule.now());
         self.pass_on(node, outcome, schedule)
+    }
+
+    /// Runs a packet that came in by `dev` through the namespace of `node`.
+    #[inline]
+    fn receive(
+        &mut self,
+        node: NodeId,
+        packet: Packet,
+        dev: DeviceId,
+        rules: &impl Rules,
+        draws: &mut impl Draws,
+        now: SimTime,
+    ) -> Outcome {
+        let host = self.plan.host(node);
+        let mut env = Env { now, host: &host, rules, draws };
+        self.nodes[node].netns.receive(packet, dev, &mut env)
     }
 
     /// Takes the packet of an [`Event::Arrive`] or [`Event::Deliver`] off its link; a packet that
@@ -114,9 +130,7 @@ impl Fabric {
         draws: &mut impl Draws,
         schedule: &mut impl Schedule<Event>,
     ) -> Passage {
-        let host = self.plan.host(node);
-        let mut env = Env { now: schedule.now(), host: &host, rules, draws };
-        let outcome = self.nodes[node].netns.receive(packet, ETH0, &mut env);
+        let outcome = self.receive(node, packet, ETH0, rules, draws, schedule.now());
         match outcome {
             Outcome::Sent(egress) if egress.dev == CNI0 => {
                 let packet = egress.packet;
