@@ -2,8 +2,11 @@
 
 use std::net::IpAddr;
 
+use crate::conntrack::{CtInfo, Direction};
 use crate::device::{DeviceId, DeviceName};
-use crate::rule::AddrType;
+use crate::hook::Hook;
+use crate::packet::Packet;
+use crate::rule::{AddrType, ChainId, FrameKind, Policy, Probability, RuleRef, TableId};
 use crate::time::SimTime;
 
 /// A question to the routing table.
@@ -49,6 +52,35 @@ pub enum Route {
     NoRoute,
 }
 
+/// How a packet came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ingress {
+    /// The device: the bridge, for a frame that came in by a port of one.
+    pub dev: DeviceId,
+    /// The port of the bridge.
+    pub port: Option<DeviceId>,
+    /// The frame's source address.
+    pub source: Option<[u8; 6]>,
+    /// How the frame was addressed.
+    pub kind: FrameKind,
+}
+
+impl Ingress {
+    /// Returns the arrival of a unicast frame by a device.
+    pub const fn by(dev: DeviceId) -> Ingress {
+        Ingress { dev, port: None, source: None, kind: FrameKind::Unicast }
+    }
+}
+
+/// The socket that a packet comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Socket {
+    /// The user that owns it.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
 /// The host around a network namespace's rules.
 ///
 /// Used as a type parameter: the hot path makes no dynamic calls.
@@ -76,6 +108,84 @@ pub trait Draws {
     /// Returns 64 uniform random bits. `ordinal` counts the draws of this packet in this network
     /// namespace from 0; implementations may compute the bits from it.
     fn draw(&mut self, ordinal: u32) -> u64;
+
+    /// Decides whether something happens that has this probability.
+    fn chance(&mut self, ordinal: u32, probability: Probability) -> bool {
+        probability.matches(self.draw(ordinal))
+    }
+
+    /// Returns a number below `modulus`, each equally likely but for the rounding of nftables'
+    /// `numgen random`.
+    // Kernel: nft_numgen.c, nft_ng_random_gen and reciprocal_scale
+    fn below(&mut self, ordinal: u32, modulus: u32) -> u32 {
+        ((self.draw(ordinal) >> 32) * u64::from(modulus) >> 32) as u32
+    }
+
+    /// Decides whether a condition holds that cannot be modelled. A sampling caller takes it for
+    /// false, having warned its user; an exact one follows both.
+    fn unsupported(&mut self, _rule: RuleRef) -> bool {
+        false
+    }
+
+    /// Is told what happens to the packet, step by step.
+    #[inline]
+    fn note(&mut self, _note: Note<'_>) {}
+}
+
+/// A step of a packet's way.
+#[derive(Clone, Copy, Debug)]
+pub enum Note<'n> {
+    /// The packet enters a hook.
+    Hook(Hook, &'n Packet),
+    /// All conditions of a rule hold; the packet as the rule found it and as it left it.
+    Rule {
+        /// The hook.
+        hook: Hook,
+        /// The rule.
+        rule: RuleRef,
+        /// The packet before.
+        before: &'n Packet,
+        /// The packet after.
+        after: &'n Packet,
+    },
+    /// A built-in chain ended without a verdict.
+    Policy {
+        /// The hook.
+        hook: Hook,
+        /// The table.
+        table: TableId,
+        /// The chain.
+        chain: ChainId,
+        /// Whether the packet passes.
+        policy: Policy,
+    },
+    /// What connection tracking says.
+    Tracked {
+        /// The hook.
+        hook: Hook,
+        /// What it says, or `None` if it does not look.
+        info: Option<(CtInfo, Direction)>,
+        /// The packet's connection was not known.
+        new: bool,
+    },
+    /// A connection's packet was rewritten.
+    Translated {
+        /// The hook.
+        hook: Hook,
+        /// Before.
+        before: &'n Packet,
+        /// After.
+        after: &'n Packet,
+    },
+    /// A routing decision.
+    Routed {
+        /// The hook behind which it was made.
+        hook: Hook,
+        /// What was asked.
+        query: RouteQuery,
+        /// The answer.
+        route: Route,
+    },
 }
 
 /// Draws by a function of the ordinal.

@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use crate::conntrack::{Conntrack, CtInfo, Direction, Entry, Sysctls, Track};
 use crate::device::DeviceId;
 use crate::hook::{Hook, Table};
-use crate::host::{Draws, Env, Host, Route, RouteQuery};
+use crate::host::{Draws, Env, Host, Ingress, Note, Route, RouteQuery, Socket};
 use crate::packet::{IcmpError, Packet};
 use crate::rule::{RejectWith, RuleRef, Rules};
 use crate::traverse::{Lookup, Memory};
@@ -57,6 +57,14 @@ struct Flight {
     seen_out_dev: Option<DeviceId>,
     /// What connection tracking said, once it was asked.
     track: Option<Track>,
+    /// How the packet came in.
+    ingress: Option<Ingress>,
+    /// The port of the bridge by which a bridged frame leaves.
+    out_port: Option<DeviceId>,
+    /// The socket that a packet made here comes from.
+    socket: Option<Socket>,
+    /// The zones that rules have put the packet into.
+    zones: [u16; 2],
     /// The packet's connection, while it is not in the table.
     entry: Option<Entry>,
     ordinal: u32,
@@ -165,7 +173,19 @@ impl Netns {
         in_dev: DeviceId,
         env: &mut Env<'_, H, R, D>,
     ) -> Outcome {
+        self.receive_frame(packet, Ingress::by(in_dev), env)
+    }
+
+    /// Runs a received packet through the namespace, of whose frame more is known.
+    pub fn receive_frame<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        packet: Packet,
+        ingress: Ingress,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Outcome {
+        let in_dev = ingress.dev;
         let mut flight = Flight::new(packet, Some(in_dev));
+        flight.ingress = Some(ingress);
         let ran = self.run_received(&mut flight, env);
         match ran {
             Ok(Way::Local) => Outcome::Local(self.delivery(&flight, in_dev)),
@@ -204,7 +224,22 @@ impl Netns {
         route: Route,
         env: &mut Env<'_, H, R, D>,
     ) -> Outcome {
+        self.send_from(packet, Some(Socket::default()), route, env)
+    }
+
+    /// Runs a packet made on this host through the namespace, of whose socket more is known;
+    /// `None` for what the kernel sends by itself.
+    pub fn send_from<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        packet: Packet,
+        socket: Option<Socket>,
+        route: Route,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Outcome {
         let mut flight = Flight::new(packet, None);
+        flight.socket = socket;
+        let query = flight.route_query();
+        env.draws.note(Note::Routed { hook: Hook::Output, query, route });
         let ran = self.run_sent(&mut flight, route, env);
         match ran {
             Ok(Way::Local) => Outcome::Local(self.delivery(&flight, env.host.loopback())),
@@ -405,6 +440,10 @@ impl Flight {
             out: None,
             seen_out_dev: None,
             track: None,
+            ingress: in_dev.map(Ingress::by),
+            out_port: None,
+            socket: in_dev.is_none().then(Socket::default),
+            zones: [0; 2],
             entry: None,
             ordinal: 0,
             evaluated: 0,
@@ -419,9 +458,15 @@ impl Flight {
 
 /// Routes a packet that has passed PREROUTING.
 #[inline]
-fn route_received<H: Host, R, D>(flight: &mut Flight, env: &Env<'_, H, R, D>) -> Result<Way, Stop> {
+fn route_received<H: Host, R, D: Draws>(
+    flight: &mut Flight,
+    env: &mut Env<'_, H, R, D>,
+) -> Result<Way, Stop> {
     let hook = Hook::Prerouting;
-    match env.host.route(flight.route_query()) {
+    let query = flight.route_query();
+    let route = env.host.route(query);
+    env.draws.note(Note::Routed { hook, query, route });
+    match route {
         Route::Local => Ok(Way::Local),
         Route::Forward { dev, next_hop } => {
             // Kernel: ip_forward.c, ip_forward: the hop is taken before FORWARD.

@@ -119,6 +119,37 @@ impl IcmpError {
     }
 }
 
+/// Where a TCP segment stands in its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its sequence number.
+    pub seq: u32,
+    /// What it acknowledges, under ACK.
+    pub ack: u32,
+    /// The window as it stands in the header.
+    pub window: u16,
+    /// How many bytes of data it carries.
+    pub data: u16,
+    /// Which options its header has: bit k for the option of kind k, up to 63.
+    pub options: u64,
+    /// The maximum segment size that it announces; 0 for none.
+    pub mss: u16,
+}
+
+impl Segment {
+    /// The options of a SYN from Linux: kinds 2, 3, 4 and 8.
+    pub const SYN_OPTIONS: u64 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 8;
+}
+
+/// The place of a fragment in its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Where it begins, in bytes of the IP payload.
+    pub offset: u16,
+    /// Others follow.
+    pub more: bool,
+}
+
 /// What stands above the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L4 {
@@ -126,6 +157,8 @@ pub enum L4 {
     Tcp {
         /// Its flags.
         flags: TcpFlags,
+        /// Where it stands in the stream. Without, connection tracking checks no window.
+        segment: Option<Segment>,
     },
     /// A UDP datagram.
     Udp,
@@ -157,28 +190,40 @@ pub struct Packet {
     pub mark: u32,
     /// Length of the IP packet in bytes.
     pub len: u32,
+    /// The TOS byte.
+    pub tos: u8,
+    /// The checksum of the transport header is wrong.
+    pub bad_checksum: bool,
+    /// Its place, if it is a fragment.
+    pub fragment: Option<Fragment>,
 }
 
 impl Packet {
     /// Initial TTL of Linux.
     pub const TTL: u8 = 64;
 
+    /// Returns a whole packet as a Linux host makes it.
+    pub const fn new(id: u64, tuple: Tuple, l4: L4, len: u32) -> Packet {
+        let (ttl, mark, tos) = (Packet::TTL, 0, 0);
+        Packet { id, tuple, l4, ttl, mark, len, tos, bad_checksum: false, fragment: None }
+    }
+
     /// Returns a TCP segment without data.
     pub fn tcp(id: u64, tuple: Tuple, flags: TcpFlags) -> Packet {
         assert_eq!(tuple.protocol, Protocol::TCP, "a TCP segment with the tuple {tuple:?}");
-        Packet { id, tuple, l4: L4::Tcp { flags }, ttl: Packet::TTL, mark: 0, len: 40 }
+        Packet::new(id, tuple, L4::Tcp { flags, segment: None }, 40)
     }
 
     /// Returns a UDP datagram of `len` bytes, IP header included.
     pub fn udp(id: u64, tuple: Tuple, len: u32) -> Packet {
         assert_eq!(tuple.protocol, Protocol::UDP, "a UDP datagram with the tuple {tuple:?}");
-        Packet { id, tuple, l4: L4::Udp, ttl: Packet::TTL, mark: 0, len }
+        Packet::new(id, tuple, L4::Udp, len)
     }
 
     /// Returns an ICMP query or answer.
     pub fn icmp_echo(id: u64, tuple: Tuple) -> Packet {
         assert!(tuple.protocol.is_icmp(), "an ICMP message with the tuple {tuple:?}");
-        Packet { id, tuple, l4: L4::IcmpEcho, ttl: Packet::TTL, mark: 0, len: 84 }
+        Packet::new(id, tuple, L4::IcmpEcho, 84)
     }
 
     /// Returns the ICMP error that answers `about`, sent from `from`.
@@ -195,15 +240,36 @@ impl Packet {
         // The quote is cut so that the error fits 576 bytes.
         let len = (28 + about.len).min(576);
         let l4 = L4::IcmpError { kind, quote: about.tuple };
-        Packet { id: about.id, tuple, l4, ttl: Packet::TTL, mark: 0, len }
+        Packet::new(about.id, tuple, l4, len)
     }
 
     /// Returns the TCP flags, or `None` if the packet is not TCP.
     pub const fn tcp_flags(&self) -> Option<TcpFlags> {
         match self.l4 {
-            L4::Tcp { flags } => Some(flags),
+            L4::Tcp { flags, .. } => Some(flags),
             _ => None,
         }
+    }
+
+    /// Returns whether this is a fragment without a transport header.
+    #[inline]
+    pub const fn is_later_fragment(&self) -> bool {
+        matches!(self.fragment, Some(Fragment { offset: 1.., .. }))
+    }
+
+    /// Returns whether the TCP header has an option. Without a [`Segment`], it has what Linux
+    /// sends: in a SYN maximum segment size, selective acknowledgements, time stamps and window
+    /// scale, else time stamps.
+    pub const fn has_tcp_option(&self, kind: u8) -> bool {
+        let L4::Tcp { flags, segment } = &self.l4 else {
+            return false;
+        };
+        let options = match segment {
+            Some(segment) => segment.options,
+            None if flags.contains(TcpFlags::SYN) => Segment::SYN_OPTIONS,
+            None => 1 << 8,
+        };
+        kind < 64 && options & 1 << kind != 0
     }
 
     /// Returns whether this packet is an ICMP error.

@@ -72,6 +72,23 @@ impl Prefix {
         }
     }
 
+    /// Returns the address with the prefix's network part in place of its own.
+    ///
+    /// # Panics
+    ///
+    /// If the address is of the other family.
+    pub(crate) fn map(&self, addr: IpAddr) -> IpAddr {
+        match (&self.0, addr) {
+            (Repr::V4 { net, mask }, IpAddr::V4(addr)) => {
+                Ipv4Addr::from_bits(net | addr.to_bits() & !mask).into()
+            }
+            (Repr::V6(wide), IpAddr::V6(addr)) => {
+                Ipv6Addr::from_bits(wide.0 | addr.to_bits() & !wide.1).into()
+            }
+            _ => panic!("{addr} is not of the family of {self}"),
+        }
+    }
+
     /// Returns whether the address lies in the prefix.
     pub fn contains(&self, addr: IpAddr) -> bool {
         match (&self.0, addr) {

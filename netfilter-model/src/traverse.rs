@@ -1,13 +1,20 @@
 //! The loop over rules.
 
+use std::net::IpAddr;
+
+use crate::conntrack::{Direction, Tracked};
 use crate::device::DeviceId;
+use crate::hook::Hook;
 use crate::hook::Table;
-use crate::host::{Draws, Host};
+use crate::host::{Draws, Host, Ingress, Note, Socket};
 use crate::packet::{L4, Packet};
+use crate::prefix::Prefix;
 use crate::rule::{
-    AddrTypeMatch, Chain, ChainId, CtStates, DeviceMatch, FlagsMatch, Match, Nat, Policy,
-    PortMatch, RejectWith, Rule, RuleRef, Rules, Target,
+    AddrTypeMatch, Chain, ChainId, ConntrackMatch, CtAddress, CtStates, DeviceMatch, FlagsMatch,
+    FrameKind, Invertible, LimitIface, Match, Nat, OwnerMatch, PhysdevMatch, Policy, PortMatch,
+    Probability, RejectWith, Rule, RuleRef, Rules, Target, TtlCompare,
 };
+use crate::time::SimTime;
 
 /// What a table's chain at one hook says about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +50,9 @@ pub enum Lookup {
     Indexed,
     /// One after the other.
     Linear,
+    /// One after the other, each random rule by a draw of its own ([`Draws::chance`]): so that the
+    /// exact probability of each way is known.
+    RuleByRule,
 }
 
 /// What rules can see beside the packet.
@@ -58,8 +68,20 @@ pub struct Context<'c, H, D> {
     pub in_dev: Option<DeviceId>,
     /// The output device, at hooks that have one.
     pub out_dev: Option<DeviceId>,
+    /// The hook.
+    pub hook: Hook,
+    /// The time.
+    pub now: SimTime,
     /// What `--ctstate` sees.
     pub ct_state: CtStates,
+    /// The packet's connection.
+    pub ct: Tracked<'c>,
+    /// How the packet came in; `None` for a packet made here.
+    pub ingress: Option<Ingress>,
+    /// The port of the bridge by which a bridged frame leaves, once that is known.
+    pub out_port: Option<DeviceId>,
+    /// The socket that a packet made here comes from.
+    pub socket: Option<Socket>,
     /// State that rules and callers keep between packets.
     pub memory: &'c mut Memory,
 }
@@ -156,31 +178,32 @@ impl<'r, R: Rules> Walk<'r, R> {
             let next = self.next_match(packet, cx);
             let back = match next {
                 None => true,
-                Some((rule, number)) => match rule.target() {
-                    Target::None => false,
-                    Target::Mark { value, mask } => {
-                        packet.mark = packet.mark & !mask ^ value;
-                        false
+                Some((rule, number)) => {
+                    let table = self.table.into();
+                    let at = RuleRef { table, chain: self.chain.id, number, origin: rule.origin };
+                    let before = *packet;
+                    let effect = apply(rule.target(), at, packet, cx);
+                    let hook = cx.hook;
+                    cx.draws.note(Note::Rule { hook, rule: at, before: &before, after: packet });
+                    match effect {
+                        Effect::Continue => false,
+                        Effect::Return => true,
+                        Effect::Jump(to) => {
+                            let base = self.chain.id == base.id;
+                            stack.push(Frame { chain: self.chain.id, base, place: self.place });
+                            self.enter(to);
+                            false
+                        }
+                        // Nothing is pushed: the end of the chain returns to our caller.
+                        Effect::Goto(to) => {
+                            self.enter(to);
+                            false
+                        }
+                        Effect::Verdict(verdict) => {
+                            return (Some((verdict, at)), self.evaluated);
+                        }
                     }
-                    Target::Return => true,
-                    Target::Jump(to) => {
-                        let base = self.chain.id == base.id;
-                        stack.push(Frame { chain: self.chain.id, base, place: self.place });
-                        self.enter(*to);
-                        false
-                    }
-                    // Nothing is pushed: the end of the chain returns to our caller.
-                    Target::Goto(to) => {
-                        self.enter(*to);
-                        false
-                    }
-                    target => {
-                        let verdict = final_verdict(target);
-                        let chain = self.chain.id;
-                        let at = RuleRef { table: self.table, chain, number, origin: rule.origin };
-                        return (Some((verdict, at)), self.evaluated);
-                    }
-                },
+                }
             };
             if back {
                 let Some(frame) = stack.pop() else {
@@ -247,6 +270,7 @@ impl<'r, R: Rules> Walk<'r, R> {
         slot_total: u32,
     ) -> Option<(&'r Rule, u32)> {
         let chain = self.chain;
+        let by_rule = self.lookup == Lookup::RuleByRule;
         while from < end {
             let at = match &chain.index {
                 Some(index) if self.lookup == Lookup::Indexed => index.next(packet, from).min(end),
@@ -257,7 +281,7 @@ impl<'r, R: Rules> Walk<'r, R> {
                 return None;
             }
             let rule = &chain.rules[at as usize];
-            if rule.only_random().is_some() {
+            if !by_rule && rule.only_random().is_some() {
                 let run = chain.run_at(at).expect("random rules are in runs");
                 let stop = run.end().min(end);
                 let draw = cx.draw();
@@ -309,14 +333,50 @@ impl<'r, R: Rules> Walk<'r, R> {
     }
 }
 
-fn final_verdict(target: &Target) -> Verdict {
+/// What a target means for the walk.
+enum Effect {
+    Continue,
+    Return,
+    Jump(ChainId),
+    Goto(ChainId),
+    Verdict(Verdict),
+}
+
+/// Does what a rule's target does to the packet and its connection.
+#[inline]
+fn apply<H: Host, D: Draws>(
+    target: &Target,
+    at: RuleRef,
+    packet: &mut Packet,
+    cx: &mut Context<'_, H, D>,
+) -> Effect {
     match target {
-        Target::Accept => Verdict::Accept,
-        Target::Drop => Verdict::Drop,
-        Target::Reject(with) => Verdict::Reject(*with),
-        Target::Nat(nat) => Verdict::Nat(nat.clone()),
-        Target::None | Target::Return | Target::Mark { .. } | Target::Jump(_) | Target::Goto(_) => {
-            unreachable!("{target:?} decides nothing")
+        Target::None | Target::Continue(_) => Effect::Continue,
+        Target::Accept => Effect::Verdict(Verdict::Accept),
+        Target::Drop => Effect::Verdict(Verdict::Drop),
+        Target::Return => Effect::Return,
+        Target::Jump(to) => Effect::Jump(*to),
+        Target::Goto(to) => Effect::Goto(*to),
+        Target::Reject(with) => Effect::Verdict(Verdict::Reject(*with)),
+        Target::Nat(nat) => Effect::Verdict(Verdict::Nat(nat.clone())),
+        Target::Mark { value, mask } => {
+            packet.mark = packet.mark & !mask ^ value;
+            Effect::Continue
+        }
+        Target::Connmark(op) => {
+            cx.ct.connmark(*op, packet);
+            Effect::Continue
+        }
+        Target::Ct(target) => {
+            cx.ct.direct(target, packet);
+            Effect::Continue
+        }
+        Target::Set(_) | Target::Tproxy(_) | Target::Unsupported(_) => {
+            if cx.draws.unsupported(at) {
+                Effect::Verdict(Verdict::Drop)
+            } else {
+                Effect::Continue
+            }
         }
     }
 }
@@ -326,6 +386,12 @@ impl<H: Host, D: Draws> Context<'_, H, D> {
         let ordinal = *self.ordinal;
         *self.ordinal += 1;
         self.draws.draw(ordinal)
+    }
+
+    fn chance(&mut self, probability: Probability) -> bool {
+        let ordinal = *self.ordinal;
+        *self.ordinal += 1;
+        self.draws.chance(ordinal, probability)
     }
 }
 
@@ -341,7 +407,17 @@ fn rule_matches<H: Host, D: Draws>(
     key: StateKey,
 ) -> bool {
     rule.matches().iter().enumerate().all(|(i, condition)| match condition {
-        Match::Random { probability, invert } => probability.matches(cx.draw()) != *invert,
+        Match::Random { probability, invert } => cx.chance(*probability) != *invert,
+        Match::Recent(_)
+        | Match::Set(_)
+        | Match::Limit(_)
+        | Match::Hashlimit(_)
+        | Match::Unsupported(_) => {
+            let (table, chain, position) = key;
+            let number = position + 1;
+            let (table, origin) = (table.into(), rule.origin);
+            cx.draws.unsupported(RuleRef { table, chain, number, origin })
+        }
         Match::Nth { every, packet: first, invert } => {
             cx.memory.nth_matches(key, i as u32, *every, *first) != *invert
         }
@@ -360,12 +436,26 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
         Match::Protocol { protocol, invert } => {
             (tuple.protocol == *protocol || protocol.0 == 0) != *invert
         }
-        Match::Tcp { sport, dport, flags } => match packet.l4 {
-            L4::Tcp { flags: set } => {
+        Match::Fragment { invert } => packet.is_later_fragment() != *invert,
+        // No header, no match.
+        Match::Tcp { .. }
+        | Match::Udp { .. }
+        | Match::Icmp { .. }
+        | Match::Multiport(_)
+        | Match::Sctp(_)
+            if packet.is_later_fragment() =>
+        {
+            false
+        }
+        Match::Tcp { sport, dport, flags, option } => match packet.l4 {
+            L4::Tcp { flags: set, .. } => {
                 ports_match(*sport, tuple.src_part)
                     && ports_match(*dport, tuple.dst_part)
                     && flags.is_none_or(|FlagsMatch { mask, set: wanted, invert }| {
                         (set.masked(mask) == wanted) != invert
+                    })
+                    && option.is_none_or(|Invertible { value, invert }| {
+                        packet.has_tcp_option(value) != invert
                     })
             }
             _ => false,
@@ -373,6 +463,10 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
         Match::Udp { sport, dport } => {
             ports_match(*sport, tuple.src_part) && ports_match(*dport, tuple.dst_part)
         }
+        Match::Sctp(sctp) => {
+            ports_match(sctp.sport, tuple.src_part) && ports_match(sctp.dport, tuple.dst_part)
+        }
+        Match::Multiport(multiport) => multiport.matches(tuple),
         Match::Icmp { kind, code, invert } => {
             let (packet_kind, packet_code) = tuple.icmp_kind();
             // 255 is iptables' "any".
@@ -381,9 +475,20 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
             fits != *invert
         }
         Match::Mark { value, mask, invert } => (packet.mark & mask == *value) != *invert,
-        Match::CtState { states, invert } => states.intersects(cx.ct_state) != *invert,
-        Match::AddrType { src, dst, limit_iface_in } => {
-            let on = if *limit_iface_in { cx.in_dev } else { None };
+        // Kernel: xt_connmark.c, connmark_mt: without a connection false, inverted or not.
+        Match::Connmark { value, mask, invert } => {
+            cx.ct.entry().is_some_and(|entry| (entry.mark() & mask == *value) != *invert)
+        }
+        Match::Conntrack(wanted) => conntrack_matches(wanted, cx),
+        Match::CtState { states, invert } | Match::State { states, invert } => {
+            states.intersects(cx.ct_state) != *invert
+        }
+        Match::AddrType { src, dst, limit } => {
+            let on = match limit {
+                None => None,
+                Some(LimitIface::In) => cx.in_dev,
+                Some(LimitIface::Out) => cx.out_dev,
+            };
             let fits = |wanted: &Option<AddrTypeMatch>, address| {
                 wanted.is_none_or(|AddrTypeMatch { types, invert }| {
                     types.contains(cx.host.addr_type(address, on)) != invert
@@ -392,12 +497,117 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
             fits(src, tuple.src()) && fits(dst, tuple.dst())
         }
         Match::Comment(_) => true,
-        Match::Random { .. } | Match::Nth { .. } => unreachable!("has an effect"),
+        Match::Physdev(wanted) => physdev_matches(wanted, cx),
+        Match::Mac { address, invert } => match cx.ingress.and_then(|ingress| ingress.source) {
+            Some(source) => (source == *address) != *invert,
+            None => false,
+        },
+        Match::Iprange(range) => {
+            let lies = |wanted: &Option<Invertible<(IpAddr, IpAddr)>>, address: IpAddr| {
+                wanted.is_none_or(|Invertible { value: (min, max), invert }| {
+                    (min <= address && address <= max) != invert
+                })
+            };
+            lies(&range.src, tuple.src()) && lies(&range.dst, tuple.dst())
+        }
+        Match::Owner(wanted) => owner_matches(wanted, cx.socket),
+        Match::Pkttype { kind, invert } => {
+            let seen = cx.ingress.map_or(FrameKind::Unicast, |ingress| ingress.kind);
+            (seen == *kind) != *invert
+        }
+        Match::Ttl { compare, value } => match compare {
+            TtlCompare::Eq => packet.ttl == *value,
+            TtlCompare::Ne => packet.ttl != *value,
+            TtlCompare::Lt => packet.ttl < *value,
+            TtlCompare::Gt => packet.ttl > *value,
+        },
+        Match::Length { min, max, invert } => {
+            (u32::from(*min) <= packet.len && packet.len <= u32::from(*max)) != *invert
+        }
+        Match::Tos { value, mask, invert, .. } => (packet.tos & mask == *value) != *invert,
+        Match::Random { .. }
+        | Match::Nth { .. }
+        | Match::Recent(_)
+        | Match::Set(_)
+        | Match::Limit(_)
+        | Match::Hashlimit(_)
+        | Match::Unsupported(_) => unreachable!("is decided with its rule"),
     }
 }
 
 fn ports_match(wanted: Option<PortMatch>, port: u16) -> bool {
     wanted.is_none_or(|wanted| wanted.matches(port))
+}
+
+/// Kernel: xt_conntrack.c, conntrack_mt.
+fn conntrack_matches<H, D>(wanted: &ConntrackMatch, cx: &Context<'_, H, D>) -> bool {
+    if let Some(Invertible { value: states, invert }) = wanted.states
+        && states.intersects(cx.ct_state) == invert
+    {
+        return false;
+    }
+    let Some((entry, direction)) = cx.ct.entry_and_direction() else {
+        return wanted.states.is_some();
+    };
+    if wanted.direction.is_some_and(|wanted| wanted != direction) {
+        return false;
+    }
+    let (original, reply) = (entry.tuple(Direction::Original), entry.tuple(Direction::Reply));
+    let address = |wanted: &Option<Invertible<CtAddress>>, address: IpAddr| {
+        wanted.is_none_or(|Invertible { value, invert }| {
+            Prefix::new(value.address, value.len).contains(address) != invert
+        })
+    };
+    let number = |wanted: &Option<Invertible<u8>>, number: u8| {
+        wanted.is_none_or(|Invertible { value, invert }| (value == number) != invert)
+    };
+    let seconds = entry.deadline().saturating_since(cx.now).as_secs();
+    number(
+        &wanted.protocol.map(|p| Invertible { value: p.value.0, invert: p.invert }),
+        original.protocol.0,
+    ) && address(&wanted.orig_src, original.src())
+        && address(&wanted.orig_dst, original.dst())
+        && address(&wanted.repl_src, reply.src())
+        && address(&wanted.repl_dst, reply.dst())
+        && ports_match(wanted.orig_src_port, original.src_part)
+        && ports_match(wanted.orig_dst_port, original.dst_part)
+        && ports_match(wanted.repl_src_port, reply.src_part)
+        && ports_match(wanted.repl_dst_port, reply.dst_part)
+        && wanted.status.is_none_or(|Invertible { value, invert }| {
+            let bits = entry.status().ct_status();
+            let fits = value.0 & bits != 0 || value.0 == 0 && bits == 0;
+            fits != invert
+        })
+        && wanted.expire.is_none_or(|Invertible { value: (min, max), invert }| {
+            (u64::from(min) <= seconds && seconds <= u64::from(max)) != invert
+        })
+}
+
+/// Kernel: xt_physdev.c, physdev_mt.
+fn physdev_matches<H: Host, D>(wanted: &PhysdevMatch, cx: &Context<'_, H, D>) -> bool {
+    let in_port = cx.ingress.and_then(|ingress| ingress.port);
+    let out_port = cx.out_port;
+    let is = |wanted: Option<bool>, fact: bool| wanted.is_none_or(|wanted| wanted == fact);
+    let port = |wanted: &Option<DeviceMatch>, port: Option<DeviceId>| {
+        wanted.as_ref().is_none_or(|wanted| device_matches(wanted, port, cx.host))
+    };
+    is(wanted.is_in, in_port.is_some())
+        && is(wanted.is_out, out_port.is_some())
+        && is(wanted.is_bridged, in_port.is_some() && out_port.is_some())
+        && port(&wanted.in_port, in_port)
+        && port(&wanted.out_port, out_port)
+}
+
+/// Kernel: xt_owner.c, owner_mt.
+fn owner_matches(wanted: &OwnerMatch, socket: Option<Socket>) -> bool {
+    let lies = |wanted: Option<Invertible<(u32, u32)>>, id: Option<u32>| {
+        wanted.is_none_or(|Invertible { value: (min, max), invert }| {
+            id.is_some_and(|id| min <= id && id <= max) != invert
+        })
+    };
+    wanted.socket_exists.is_none_or(|exists| exists == socket.is_some())
+        && lies(wanted.uid, socket.map(|socket| socket.uid))
+        && lies(wanted.gid, socket.map(|socket| socket.gid))
 }
 
 fn device_matches<H: Host>(wanted: &DeviceMatch, dev: Option<DeviceId>, host: &H) -> bool {

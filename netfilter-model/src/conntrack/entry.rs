@@ -36,6 +36,8 @@ pub enum CtInfo {
     Related,
     /// Of an answered connection, or the answer.
     Established,
+    /// Exempt from tracking.
+    Untracked,
 }
 
 /// Facts about an entry that only ever become true.
@@ -69,6 +71,21 @@ impl Status {
         self.0 |= status.0;
     }
 
+    /// Returns the facts that `--ctstatus` knows.
+    pub(crate) const fn ct_status(self) -> u8 {
+        let mut bits = 0;
+        if self.contains(Status::SEEN_REPLY) {
+            bits |= 0x02;
+        }
+        if self.contains(Status::ASSURED) {
+            bits |= 0x04;
+        }
+        if self.contains(Status::CONFIRMED) {
+            bits |= 0x08;
+        }
+        bits
+    }
+
     pub(crate) const fn nat(side: Side) -> Status {
         match side {
             Side::Source => Status::SRC_NAT,
@@ -92,6 +109,10 @@ pub struct Entry {
     pub(crate) status: Status,
     pub(super) protocol: ProtocolState,
     pub(super) deadline: SimTime,
+    /// The connection mark.
+    pub(crate) mark: u32,
+    /// The zones of the original and of the reply tuple.
+    pub(crate) zones: [u16; 2],
     /// The nat rule that chose the destination.
     pub(crate) dnat_rule: Option<RuleRef>,
     /// The device whose address the source was replaced with.
@@ -125,6 +146,16 @@ impl Entry {
     /// Returns when the entry ends unless another packet comes.
     pub const fn deadline(&self) -> SimTime {
         self.deadline
+    }
+
+    /// Returns the connection mark.
+    pub const fn mark(&self) -> u32 {
+        self.mark
+    }
+
+    /// Returns the zone of the tuple of a direction.
+    pub const fn zone(&self, direction: Direction) -> u16 {
+        self.zones[direction as usize]
     }
 
     /// Returns the TCP state, or `None` for another protocol.

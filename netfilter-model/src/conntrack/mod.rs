@@ -20,7 +20,7 @@ use hashbrown::HashTable;
 
 use crate::hash::Mix;
 use crate::packet::{L4, Packet};
-use crate::rule::CtStates;
+use crate::rule::{ConnmarkOp, CtStates, CtTarget, Zone, ZoneSide};
 use crate::time::SimTime;
 use crate::tuple::{Addresses, Protocol, Tuple};
 
@@ -59,8 +59,76 @@ pub(crate) struct Track {
 }
 
 impl Track {
+    /// The packet is not to be tracked.
+    pub(crate) const UNTRACKED: Track =
+        Track { holder: Holder::None, info: CtInfo::Untracked, direction: Direction::Original };
+
     pub(crate) const INVALID: Track =
         Track { holder: Holder::None, info: CtInfo::Invalid, direction: Direction::Original };
+}
+
+/// A packet's connection, as rules see it and change it.
+#[derive(Debug)]
+pub struct Tracked<'c> {
+    pub(crate) table: &'c mut Conntrack,
+    pub(crate) own: &'c mut Option<Entry>,
+    pub(crate) track: &'c mut Option<Track>,
+    pub(crate) zones: &'c mut [u16; 2],
+}
+
+impl Tracked<'_> {
+    /// Returns the entry and which way the packet goes in it.
+    pub(crate) fn entry_and_direction(&self) -> Option<(&Entry, Direction)> {
+        let track = self.track.as_ref()?;
+        Some((track.entry(self.table, self.own)?, track.direction))
+    }
+
+    pub(crate) fn entry(&self) -> Option<&Entry> {
+        self.entry_and_direction().map(|(entry, _)| entry)
+    }
+
+    /// Changes a mark; nothing happens without a connection.
+    // Kernel: xt_connmark.c, connmark_tg_shift
+    pub(crate) fn connmark(&mut self, op: ConnmarkOp, packet: &mut Packet) {
+        let Some(track) = self.track.as_ref() else {
+            return;
+        };
+        let Some(entry) = track.entry_mut(self.table, self.own) else {
+            return;
+        };
+        match op {
+            ConnmarkOp::Set { value, mask } => entry.mark = entry.mark & !mask ^ value,
+            ConnmarkOp::Save { nfmask, ctmask } => {
+                entry.mark = entry.mark & !ctmask ^ packet.mark & nfmask;
+            }
+            ConnmarkOp::Restore { nfmask, ctmask } => {
+                packet.mark = packet.mark & !nfmask ^ entry.mark & ctmask;
+            }
+        }
+    }
+
+    /// Notes what connection tracking is to do with the packet, unless it has seen it.
+    // Kernel: xt_CT.c, xt_ct_target
+    pub(crate) fn direct(&mut self, target: &CtTarget, packet: &Packet) {
+        if self.track.is_some() {
+            return;
+        }
+        if target.notrack {
+            *self.track = Some(Track::UNTRACKED);
+            return;
+        }
+        if let Some((side, zone)) = target.zone {
+            let zone = match zone {
+                Zone::Id(zone) => zone,
+                Zone::Mark => packet.mark as u16,
+            };
+            *self.zones = match side {
+                ZoneSide::Both => [zone; 2],
+                ZoneSide::Original => [zone, 0],
+                ZoneSide::Reply => [0, zone],
+            };
+        }
+    }
 }
 
 /// Counters, as `conntrack -S` names them.
@@ -284,7 +352,7 @@ impl Conntrack {
         let sysctls = &self.sysctls;
         let refresh = |timeout| Step::Refresh { timeout, assured };
         let step = match (&mut entry.protocol, packet.l4) {
-            (ProtocolState::Tcp(track), L4::Tcp { flags }) => {
+            (ProtocolState::Tcp(track), L4::Tcp { flags, .. }) => {
                 track.segment(direction, flags, seen_reply, assured, sysctls)
             }
             // Kernel: nf_conntrack_proto_udp.c, nf_conntrack_udp_packet
@@ -347,6 +415,8 @@ impl Conntrack {
             status: Status::default(),
             protocol,
             deadline: now + timeout,
+            mark: 0,
+            zones: [0; 2],
             dnat_rule: None,
             masquerade_dev: None,
         });
@@ -357,7 +427,7 @@ impl Conntrack {
     fn open(&self, now: SimTime, packet: &Packet) -> Option<(ProtocolState, Duration)> {
         let sysctls = &self.sysctls;
         match packet.l4 {
-            L4::Tcp { flags } => {
+            L4::Tcp { flags, .. } => {
                 let (track, timeout) = TcpTrack::open(flags, sysctls)?;
                 Some((ProtocolState::Tcp(track), timeout))
             }
@@ -528,10 +598,28 @@ impl Track {
         }
     }
 
+    pub(crate) fn entry_mut<'t>(
+        &self,
+        table: &'t mut Conntrack,
+        own: &'t mut Option<Entry>,
+    ) -> Option<&'t mut Entry> {
+        match self.holder {
+            Holder::None => None,
+            Holder::Tentative | Holder::Removed => own.as_mut(),
+            Holder::Table(at) => {
+                let cell = &mut table.slab[at.index as usize];
+                cell.entry.as_mut().filter(|_| cell.generation == at.generation)
+            }
+        }
+    }
+
     /// Returns what `--ctstate` sees.
     // Kernel: xt_conntrack.c, conntrack_mt
     #[inline]
     pub(crate) fn states(&self, table: &Conntrack, own: &Option<Entry>) -> CtStates {
+        if self.info == CtInfo::Untracked {
+            return CtStates::UNTRACKED;
+        }
         let Some(entry) = self.entry(table, own) else {
             return CtStates::INVALID;
         };
@@ -540,6 +628,7 @@ impl Track {
             CtInfo::New => CtStates::NEW,
             CtInfo::Related => CtStates::RELATED,
             CtInfo::Established => CtStates::ESTABLISHED,
+            CtInfo::Untracked => CtStates::UNTRACKED,
         };
         if entry.status.contains(Status::SRC_NAT) {
             states = states | CtStates::SNAT;

@@ -1,9 +1,9 @@
 //! What happens at one hook.
 
 use super::{DropReason, Flight, Netns, Stop, set_out};
-use crate::conntrack::{CtInfo, Direction, Holder, Status};
+use crate::conntrack::{CtInfo, Direction, Holder, Status, Tracked};
 use crate::hook::{Hook, Step, Table, steps};
-use crate::host::{Draws, Env, Host};
+use crate::host::{Draws, Env, Host, Note};
 use crate::nat;
 use crate::rule::{Chain, CtStates, Nat, NatRange, Policy, Rules};
 use crate::traverse::{Context, Traversal, Verdict, traverse};
@@ -21,13 +21,19 @@ impl Netns {
         // The device that the rest of OUTPUT sees stays the old one when nat reroutes.
         let out_dev = flight.out.map(|(dev, _)| dev);
         flight.seen_out_dev = out_dev.filter(|_| hook.has_output_device());
+        env.draws.note(Note::Hook(hook, &flight.packet));
         for (_, step) in steps(hook) {
             match step {
                 Step::Track => self.track(hook, flight, env)?,
                 Step::Confirm => self.confirm(hook, flight, env)?,
                 Step::Table(Table::Nat) => {
-                    let dst = flight.packet.tuple.dst();
+                    let before = flight.packet;
+                    let dst = before.tuple.dst();
                     self.translate(hook, flight, env)?;
+                    if before != flight.packet {
+                        let after = &flight.packet;
+                        env.draws.note(Note::Translated { hook, before: &before, after });
+                    }
                     if hook == Hook::Output && flight.packet.tuple.dst() != dst {
                         reroute(flight, env)?;
                     }
@@ -38,19 +44,24 @@ impl Netns {
         Ok(())
     }
 
-    fn track<H, R: Rules, D>(
+    fn track<H, R: Rules, D: Draws>(
         &mut self,
         hook: Hook,
         flight: &mut Flight,
-        env: &Env<'_, H, R, D>,
+        env: &mut Env<'_, H, R, D>,
     ) -> Result<(), Stop> {
         // A packet that has come through the loopback device keeps what it has.
         if flight.track.is_some() || !env.rules.tracks() {
+            let info = flight.track.map(|track| (track.info, track.direction));
+            env.draws.note(Note::Tracked { hook, info, new: false });
             return Ok(());
         }
         let track = self.conntrack.track(env.now, &flight.packet, &mut flight.entry);
         let full = |_| Stop { hook, reason: DropReason::TableFull, tell: None };
-        flight.track = Some(track.map_err(full)?);
+        let track = track.map_err(full)?;
+        flight.track = Some(track);
+        let (info, new) = ((track.info, track.direction), track.holder == Holder::Tentative);
+        env.draws.note(Note::Tracked { hook, info: Some(info), new });
         Ok(())
     }
 
@@ -131,12 +142,28 @@ impl Netns {
             ordinal: &mut flight.ordinal,
             in_dev: flight.in_dev.filter(|_| hook.has_input_device()),
             out_dev: flight.seen_out_dev,
+            hook,
+            now: env.now,
             ct_state,
+            ct: Tracked {
+                table: &mut self.conntrack,
+                own: &mut flight.entry,
+                track: &mut flight.track,
+                zones: &mut flight.zones,
+            },
+            ingress: flight.ingress,
+            out_port: flight.out_port,
+            socket: flight.socket,
             memory: &mut self.memory,
         };
         let packet = &mut flight.packet;
         let traversal = traverse(env.rules, table, chain, packet, &mut cx, self.lookup);
         flight.evaluated += traversal.evaluated;
+        if traversal.rule.is_none() {
+            let policy = chain.policy().expect("a built-in chain");
+            let (table, chain) = (table.into(), chain.id());
+            env.draws.note(Note::Policy { hook, table, chain, policy });
+        }
         traversal
     }
 
@@ -215,7 +242,8 @@ impl Netns {
         match nat {
             Nat::Dnat(_) | Nat::Redirect(_) => entry.dnat_rule = Some(rule),
             Nat::Masquerade(_) => entry.masquerade_dev = out.map(|(dev, _)| dev),
-            Nat::Snat(_) => {}
+            Nat::Netmap(_) if hook.nat_side() == Side::Destination => entry.dnat_rule = Some(rule),
+            Nat::Snat(_) | Nat::Netmap(_) => {}
         }
         Ok(())
     }
@@ -247,6 +275,11 @@ impl Netns {
 fn concrete_range<H: Host>(nat: &Nat, hook: Hook, flight: &Flight, host: &H) -> Option<NatRange> {
     let address = match nat {
         Nat::Dnat(range) | Nat::Snat(range) => return Some(range.clone()),
+        // Kernel: xt_NETMAP.c, netmap_tg4
+        Nat::Netmap(prefix) => {
+            let old = flight.packet.tuple.address(hook.nat_side());
+            return Some(NatRange::address(prefix.map(old)));
+        }
         Nat::Masquerade(_) => {
             let (dev, next_hop) = flight.out.expect("POSTROUTING has an output device");
             host.masquerade_address(dev, next_hop)?
@@ -261,14 +294,19 @@ fn concrete_range<H: Host>(nat: &Nat, hook: Hook, flight: &Flight, host: &H) -> 
             host.masquerade_address(dev, flight.packet.tuple.src())?
         }
     };
-    let NatRange { ports, flags, .. } = *nat.range();
+    let NatRange { ports, flags, .. } = *nat.range().expect("only NETMAP has none");
     Some(NatRange { ports, flags, ..NatRange::address(address) })
 }
 
 /// Routes a packet made here again, since OUTPUT has changed where it goes. Its source stays.
 // Kernel: netfilter.c, ip_route_me_harder
-fn reroute<H: Host, R, D>(flight: &mut Flight, env: &Env<'_, H, R, D>) -> Result<(), Stop> {
-    let route = env.host.route(flight.route_query());
+fn reroute<H: Host, R, D: Draws>(
+    flight: &mut Flight,
+    env: &mut Env<'_, H, R, D>,
+) -> Result<(), Stop> {
+    let query = flight.route_query();
+    let route = env.host.route(query);
+    env.draws.note(Note::Routed { hook: Hook::Output, query, route });
     set_out(flight, route, env.host)
 }
 

@@ -228,7 +228,7 @@ fn a_service_without_endpoints_answers_from_the_node() {
     let Rejection { drop, answer } =
         rejected(bench.receive(tcp((CLIENT, 1000), (EMPTY_VIP, 80), SYN), CNI0));
     let DropReason::Reject(rule) = drop.reason else { panic!("{:?}", drop.reason) };
-    assert_eq!((rule.table, rule.number, drop.hook), (Table::Filter, 1, Hook::Forward));
+    assert_eq!((rule.table, rule.number, drop.hook), (Table::Filter.into(), 1, Hook::Forward));
     let Answer::Sent(answer) = answer else { panic!("{answer:?}") };
     assert_eq!((answer.packet.tuple.src(), answer.dev), (BRIDGE.into(), CNI0));
     let L4::IcmpError { kind, quote } = answer.packet.l4 else { panic!("{:?}", answer.packet) };
@@ -441,7 +441,7 @@ fn a_drop_names_rule_and_policy() {
     let mut bench = Bench::new(rules.build().unwrap());
     let drop = dropped(bench.receive(tcp((CLIENT, 1), (REMOTE_POD, 80), SYN), CNI0));
     let rule = drop.reason.rule().unwrap();
-    assert_eq!((rule.table, rule.chain, rule.number), (Table::Filter, forward, 2));
+    assert_eq!((rule.table, rule.chain, rule.number), (Table::Filter.into(), forward, 2));
     assert_eq!((rule.origin, drop.evaluated), (origin, 2));
     let drop = dropped(bench.receive(tcp((CLIENT, 1), (NODE, 80), SYN), CNI0));
     assert_eq!((drop.reason, drop.hook), (DropReason::Policy(Table::Filter), Hook::Input));

@@ -7,7 +7,7 @@ use crate::hook::{Hook, Hooks, Table};
 use crate::packet::Packet;
 use crate::rule::validate::{self, Problem, Reach, ValidationError};
 use crate::rule::{
-    Base, Chain, ChainId, FragmentId, Match, Policy, Rule, Rules, Slot, SlotHit, SlotId,
+    Base, Chain, ChainId, FragmentId, Match, Policy, Rule, Rules, Slot, SlotHit, SlotId, Target,
 };
 
 /// Which kernel back end a ruleset is for: they differ in how deep chains may nest.
@@ -275,6 +275,15 @@ impl Chain {
 impl Rule {
     /// Returns whether the rule makes the kernel track connections.
     pub fn needs_tracking(&self) -> bool {
-        self.matches().iter().any(|m| matches!(m, Match::CtState { .. }))
+        let matches = self.matches().iter().any(|m| {
+            matches!(
+                m,
+                Match::CtState { .. }
+                    | Match::State { .. }
+                    | Match::Conntrack(_)
+                    | Match::Connmark { .. }
+            )
+        });
+        matches || matches!(self.target(), Target::Connmark(_) | Target::Ct(_) | Target::Nat(_))
     }
 }

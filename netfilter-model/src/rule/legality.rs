@@ -3,7 +3,9 @@
 use crate::hook::{Hook, Hooks, Table};
 use crate::packet::IcmpError;
 use crate::rule::validate::{Problem, intersect};
-use crate::rule::{Chain, Match, Nat, NatAddresses, NatRange, PortMatch, RejectWith, Rule, Target};
+use crate::rule::{
+    Chain, LimitIface, Match, Nat, NatAddresses, NatRange, PortMatch, RejectWith, Rule, Target,
+};
 use crate::tuple::Protocol;
 
 /// Returns why a rule cannot be used from a hook, callees aside.
@@ -34,6 +36,9 @@ fn target_hooks(target: &Target) -> Hooks {
         Target::Reject(_) => Hooks::of(&[Hook::Input, Hook::Forward, Hook::Output]),
         Target::Nat(Nat::Dnat(_) | Nat::Redirect(_)) => {
             Hooks::of(&[Hook::Prerouting, Hook::Output])
+        }
+        Target::Nat(Nat::Netmap(_)) => {
+            Hooks::of(&[Hook::Prerouting, Hook::Input, Hook::Output, Hook::Postrouting])
         }
         Target::Nat(Nat::Snat(_)) => Hooks::of(&[Hook::Input, Hook::Postrouting]),
         Target::Nat(Nat::Masquerade(_)) => Hooks::of(&[Hook::Postrouting]),
@@ -94,8 +99,11 @@ fn match_hooks(
             needs("a UDP match", Protocol::UDP, "udp")
         }
         Match::Icmp { .. } => needs("an ICMP match", Protocol::ICMP, "icmp"),
-        Match::AddrType { limit_iface_in: true, .. } => {
+        Match::AddrType { limit: Some(LimitIface::In), .. } => {
             Ok(Hooks::of(&[Hook::Prerouting, Hook::Input, Hook::Forward]))
+        }
+        Match::AddrType { limit: Some(LimitIface::Out), .. } => {
+            Ok(Hooks::of(&[Hook::Forward, Hook::Output, Hook::Postrouting]))
         }
         Match::Nth { every, packet, .. } if packet >= every => {
             Err(Problem::NthPacket { packet: *packet, every: *every })
@@ -143,8 +151,10 @@ fn check_target(table: Table, target: &Target, protocol: Option<Protocol>) -> Re
 }
 
 fn check_range(nat: &Nat, protocol: Option<Protocol>) -> Result<(), Problem> {
-    let range = nat.range();
-    check_nat_options(nat)?;
+    let Some(range) = nat.range() else {
+        return Ok(());
+    };
+    check_nat_options(nat, range)?;
     if let Some((min, max)) = range.ports {
         if !protocol.is_some_and(|protocol| protocol.has_ports() || protocol.is_icmp()) {
             let accepted = "tcp, udp, udplite, sctp, dccp, icmp";
@@ -164,8 +174,8 @@ fn check_range(nat: &Nat, protocol: Option<Protocol>) -> Result<(), Problem> {
     Ok(())
 }
 
-fn check_nat_options(nat: &Nat) -> Result<(), Problem> {
-    let NatRange { addresses, ports, flags } = nat.range();
+fn check_nat_options(nat: &Nat, range: &NatRange) -> Result<(), Problem> {
+    let NatRange { addresses, ports, flags, .. } = range;
     let target = nat_name(nat);
     let refused = match nat {
         Nat::Dnat(_) | Nat::Snat(_) => {
@@ -192,5 +202,6 @@ fn nat_name(nat: &Nat) -> &'static str {
         Nat::Snat(_) => "SNAT",
         Nat::Masquerade(_) => "MASQUERADE",
         Nat::Redirect(_) => "REDIRECT",
+        Nat::Netmap(_) => "NETMAP",
     }
 }

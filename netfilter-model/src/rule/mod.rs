@@ -28,12 +28,18 @@ pub use build::{Backend, Ruleset, RulesetBuilder};
 pub(crate) use index::ChainIndex;
 pub use index::RuleKey;
 pub use matches::{
-    AddrType, AddrTypeMatch, AddrTypes, CtStates, DeviceMatch, FlagsMatch, Match, PortMatch,
+    AddrType, AddrTypeMatch, AddrTypes, ConntrackMatch, CtAddress, CtStates, CtStatuses,
+    DeviceMatch, FlagsMatch, FrameKind, HashlimitMatch, Invertible, IprangeMatch, LimitIface,
+    LimitMatch, Match, Multiport, MultiportSide, OwnerMatch, PhysdevMatch, PortMatch, RecentAction,
+    RecentMatch, SctpMatch, SetMatch, SetSide, TtlCompare, Unsupported,
 };
 pub(crate) use random::Run;
 pub use random::{LAW_BITS, Probability, ProbabilityError, random_run_probabilities};
 pub use render::iptables_save;
-pub use target::{Nat, NatAddresses, NatFlags, NatRange, RejectWith, Target};
+pub use target::{
+    ConnmarkOp, CtTarget, Nat, NatAddresses, NatFlags, NatRange, RejectWith, SetTarget, Target,
+    TproxyTarget, Zone, ZoneSide,
+};
 pub use validate::{Problem, ValidationError};
 
 /// What a rule was made for; the numbers are opaque to this crate.
@@ -67,11 +73,26 @@ pub struct ChainId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u32);
 
+/// A table of either framework.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TableId {
+    /// Of x_tables.
+    Xt(Table),
+    /// Of nf_tables, by its place in the ruleset.
+    Nft(u16),
+}
+
+impl From<Table> for TableId {
+    fn from(table: Table) -> TableId {
+        TableId::Xt(table)
+    }
+}
+
 /// Names a rule, cheaply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RuleRef {
     /// The table.
-    pub table: Table,
+    pub table: TableId,
     /// The chain.
     pub chain: ChainId,
     /// The rule's number in its chain, from 1, as iptables counts.
@@ -347,7 +368,7 @@ impl Rule {
         self.protocol(protocol).with(if protocol == Protocol::UDP {
             Match::Udp { sport: None, dport }
         } else {
-            Match::Tcp { sport: None, dport, flags: None }
+            Match::Tcp { sport: None, dport, flags: None, option: None }
         })
     }
 
@@ -369,13 +390,13 @@ impl Rule {
     /// `-m addrtype --src-type`.
     pub fn src_type(self, kind: AddrType) -> Rule {
         let src = Some(AddrTypeMatch { types: AddrTypes::of(&[kind]), invert: false });
-        self.with(Match::AddrType { src, dst: None, limit_iface_in: false })
+        self.with(Match::AddrType { src, dst: None, limit: None })
     }
 
     /// `-m addrtype --dst-type`.
     pub fn dst_type(self, kind: AddrType) -> Rule {
         let dst = Some(AddrTypeMatch { types: AddrTypes::of(&[kind]), invert: false });
-        self.with(Match::AddrType { src: None, dst, limit_iface_in: false })
+        self.with(Match::AddrType { src: None, dst, limit: None })
     }
 
     /// `-m statistic --mode random --probability`.

@@ -7,8 +7,8 @@ use crate::hook::Table;
 use crate::packet::{IcmpError, TcpFlags};
 use crate::prefix::Prefix;
 use crate::rule::{
-    AddrTypeMatch, Chain, ChainId, Match, Nat, NatAddresses, NatRange, Policy, PortMatch,
-    RejectWith, Rule, Ruleset, Target,
+    AddrTypeMatch, Chain, ChainId, LimitIface, Match, Nat, NatAddresses, NatRange, Policy,
+    PortMatch, RejectWith, Rule, Ruleset, Target,
 };
 
 /// The order in which iptables-nft prints tables; that of x_tables depends on history.
@@ -79,7 +79,7 @@ fn save_match(out: &mut String, condition: &Match) -> fmt::Result {
         Match::OutDevice(device) => write!(out, "{} -o {}", not(device.invert), device.pattern),
         Match::Protocol { protocol, .. } if protocol.0 == 0 => Ok(()),
         Match::Protocol { protocol, invert } => write!(out, "{} -p {protocol}", not(*invert)),
-        Match::Tcp { sport, dport, flags } => {
+        Match::Tcp { sport, dport, flags, .. } => {
             out.push_str(" -m tcp");
             save_ports(out, "--sport", *sport)?;
             save_ports(out, "--dport", *dport)?;
@@ -108,11 +108,15 @@ fn save_match(out: &mut String, condition: &Match) -> fmt::Result {
             let states = Listed(states.names());
             write!(out, " -m conntrack{} --ctstate {states}", not(*invert))
         }
-        Match::AddrType { src, dst, limit_iface_in } => {
+        Match::AddrType { src, dst, limit } => {
             out.push_str(" -m addrtype");
             save_types(out, "--src-type", *src)?;
             save_types(out, "--dst-type", *dst)?;
-            out.write_str(if *limit_iface_in { " --limit-iface-in" } else { "" })
+            out.write_str(match limit {
+                None => "",
+                Some(LimitIface::In) => " --limit-iface-in",
+                Some(LimitIface::Out) => " --limit-iface-out",
+            })
         }
         Match::Comment(text) => {
             out.push_str(" -m comment --comment ");
@@ -127,6 +131,7 @@ fn save_match(out: &mut String, condition: &Match) -> fmt::Result {
             let not = not(*invert);
             write!(out, " -m statistic --mode nth{not} --every {every} --packet {packet}")
         }
+        _ => unimplemented!("{condition:?}"),
     }
 }
 
@@ -192,6 +197,7 @@ fn save_target<'n>(
         Target::Jump(chain) => write!(out, " -j {}", name(*chain)),
         Target::Goto(chain) => write!(out, " -g {}", name(*chain)),
         Target::Nat(nat) => save_nat(out, nat),
+        _ => unimplemented!("{target:?}"),
     }
 }
 
@@ -214,7 +220,12 @@ fn reject_name(with: RejectWith) -> &'static str {
 }
 
 fn save_nat(out: &mut String, nat: &Nat) -> fmt::Result {
-    let range = nat.range();
+    let range = match nat {
+        Nat::Netmap(prefix) => return write!(out, " -j NETMAP --to {prefix}"),
+        Nat::Dnat(range) | Nat::Snat(range) | Nat::Masquerade(range) | Nat::Redirect(range) => {
+            range
+        }
+    };
     match nat {
         Nat::Dnat(_) => {
             out.push_str(" -j DNAT --to-destination ");
@@ -224,7 +235,7 @@ fn save_nat(out: &mut String, nat: &Nat) -> fmt::Result {
             out.push_str(" -j SNAT --to-source ");
             save_range(out, range)?;
         }
-        Nat::Masquerade(_) | Nat::Redirect(_) => {
+        _ => {
             let masquerade = matches!(nat, Nat::Masquerade(_));
             out.push_str(if masquerade { " -j MASQUERADE" } else { " -j REDIRECT" });
             if let Some(ports) = range.ports {

@@ -3,7 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::packet::IcmpError;
+use crate::prefix::Prefix;
+use std::sync::Arc;
+
 use crate::rule::ChainId;
+use crate::rule::matches::{SetSide, Unsupported};
 
 /// What a rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +29,19 @@ pub enum Target {
         /// What is cleared first.
         mask: u32,
     },
+    /// The connection's mark; the next rule runs.
+    Connmark(ConnmarkOp),
+    /// `CT` and `NOTRACK`: what connection tracking is to do; the next rule runs.
+    Ct(Box<CtTarget>),
+    /// An ipset is changed; the next rule runs.
+    Set(Box<SetTarget>),
+    /// Something that no later rule here sees, such as `LOG`; the next rule runs.
+    Continue(Box<Unsupported>),
+    /// A target that cannot be modelled: evaluation follows both its dropping the packet and its
+    /// letting the next rule run.
+    Unsupported(Box<Unsupported>),
+    /// The packet is given to a local socket, whatever its destination (`TPROXY`).
+    Tproxy(Box<TproxyTarget>),
     /// The connection's addresses are rewritten.
     Nat(Nat),
     /// To a chain, and back at its end.
@@ -69,6 +86,89 @@ impl RejectWith {
     pub const DEFAULT: RejectWith = RejectWith::Icmp(IcmpError::PortUnreachable);
 }
 
+/// What `CONNMARK` does, with the kernel's masks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnmarkOp {
+    /// ct = (ct AND NOT mask) XOR value.
+    Set {
+        /// What is flipped in.
+        value: u32,
+        /// What is cleared first.
+        mask: u32,
+    },
+    /// ct = (ct AND NOT ctmask) XOR (mark AND nfmask).
+    Save {
+        /// Which bits of the packet's mark.
+        nfmask: u32,
+        /// Which bits of the connection's mark.
+        ctmask: u32,
+    },
+    /// mark = (mark AND NOT nfmask) XOR (ct AND ctmask).
+    Restore {
+        /// Which bits of the packet's mark.
+        nfmask: u32,
+        /// Which bits of the connection's mark.
+        ctmask: u32,
+    },
+}
+
+/// What connection tracking is told before it sees the packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CtTarget {
+    /// `--notrack`, or the target `NOTRACK`.
+    pub notrack: bool,
+    /// `--zone`, `--zone-orig`, `--zone-reply`.
+    pub zone: Option<(ZoneSide, Zone)>,
+    /// Helper, timeout policy, events: as printed. They change no verdict here.
+    pub other: Option<Arc<str>>,
+}
+
+/// Which tuples a zone belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZoneSide {
+    /// Both.
+    Both,
+    /// The original one.
+    Original,
+    /// The reply.
+    Reply,
+}
+
+/// A zone of connection tracking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zone {
+    /// This one.
+    Id(u16),
+    /// The packet's mark.
+    Mark,
+}
+
+/// What `SET` does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetTarget {
+    /// `--add-set`, `--del-set`, `--map-set`, each with one side per dimension.
+    pub add: Option<(Arc<str>, Vec<SetSide>)>,
+    /// `--del-set`.
+    pub delete: Option<(Arc<str>, Vec<SetSide>)>,
+    /// `--exist`: an element that is there gets its timeout anew.
+    pub exist: bool,
+    /// `--timeout`, in seconds.
+    pub timeout: Option<u32>,
+    /// `--map-set` and its options, as printed; not modelled.
+    pub map: Option<Arc<str>>,
+}
+
+/// What `TPROXY` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TproxyTarget {
+    /// `--on-port`; 0 keeps the port.
+    pub port: u16,
+    /// `--on-ip`; the unspecified address is that of the input device.
+    pub address: IpAddr,
+    /// `--tproxy-mark`, value and mask.
+    pub mark: (u32, u32),
+}
+
 /// A rewrite of addresses; only nat chains accept it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nat {
@@ -80,15 +180,18 @@ pub enum Nat {
     Masquerade(NatRange),
     /// The destination becomes this host.
     Redirect(NatRange),
+    /// The network part becomes that of a prefix; which side, the hook tells.
+    Netmap(Prefix),
 }
 
 impl Nat {
-    /// Returns the range.
-    pub const fn range(&self) -> &NatRange {
+    /// Returns the range, or `None` for `NETMAP`.
+    pub const fn range(&self) -> Option<&NatRange> {
         match self {
             Nat::Dnat(range) | Nat::Snat(range) | Nat::Masquerade(range) | Nat::Redirect(range) => {
-                range
+                Some(range)
             }
+            Nat::Netmap(_) => None,
         }
     }
 }
@@ -100,6 +203,8 @@ pub struct NatRange {
     pub addresses: NatAddresses,
     /// First and last port, if the port may change other than to settle a clash.
     pub ports: Option<(u16, u16)>,
+    /// The port that a DNAT's range of ports is counted from (`p-q/base`).
+    pub base_port: Option<u16>,
     /// How the choice is made.
     pub flags: NatFlags,
 }
@@ -138,7 +243,7 @@ impl NatRange {
     /// Returns a range that changes nothing but to settle a clash.
     pub const fn keep() -> NatRange {
         let flags = NatFlags { random: false, random_fully: false, persistent: false };
-        NatRange { addresses: NatAddresses::Keep, ports: None, flags }
+        NatRange { addresses: NatAddresses::Keep, ports: None, base_port: None, flags }
     }
 
     /// Returns the range of one address.

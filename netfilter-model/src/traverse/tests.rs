@@ -3,6 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::conntrack::{Conntrack, Sysctls};
 use crate::hook::Hook;
 use crate::packet::TcpFlags;
 use crate::rule::{
@@ -35,13 +36,20 @@ fn walk<R: Rules>(
     let mut ordinal = 0;
     let mut draws = |i| bits(seed ^ u64::from(i) << 40);
     let host = Node::default();
+    let mut table_of = Conntrack::new(Sysctls::default());
     let mut cx = Context {
         host: &host,
         draws: &mut draws,
         ordinal: &mut ordinal,
         in_dev: Some(CNI0),
         out_dev: Some(ETH0),
+        hook,
+        now: SimTime::ZERO,
         ct_state: CtStates::NEW,
+        ct: Tracked { table: &mut table_of, own: &mut None, track: &mut None, zones: &mut [0; 2] },
+        ingress: Some(Ingress::by(CNI0)),
+        out_port: None,
+        socket: None,
         memory,
     };
     let base = rules.base(table, hook).expect("the table is loaded");
@@ -183,13 +191,15 @@ fn matches(condition: Rule, packet: Packet) -> bool {
 #[test]
 fn matches_one_by_one() {
     let tcp_match = |sport, dport, flags| {
-        rule().protocol(Protocol::TCP).with(Match::Tcp { sport, dport, flags })
+        rule().protocol(Protocol::TCP).with(Match::Tcp { sport, dport, flags, option: None })
     };
     let net = |text: [u8; 4], len| crate::Prefix::new(std::net::Ipv4Addr::from(text).into(), len);
     let ctstate = |states, invert| rule().with(Match::CtState { states, invert });
     let types = |kind, invert| AddrTypeMatch { types: crate::rule::AddrTypes::of(&[kind]), invert };
-    let addrtype =
-        |src, dst, limit_iface_in| rule().with(Match::AddrType { src, dst, limit_iface_in });
+    let addrtype = |src, dst, on_input: bool| {
+        let limit = on_input.then_some(LimitIface::In);
+        rule().with(Match::AddrType { src, dst, limit })
+    };
     use crate::rule::AddrType::{Local, Unicast};
     let marked = Packet { mark: 0x1ff, ..packet() };
     let cases = [

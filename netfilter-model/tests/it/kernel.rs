@@ -8,9 +8,9 @@ use netfilter_model::host::{Env, Host, Route, RouteQuery};
 use netfilter_model::netns::{Answer, Netns, Outcome};
 use netfilter_model::packet::{IcmpError, L4, Packet, TcpFlags};
 use netfilter_model::rule::{
-    AddrType, AddrTypeMatch, AddrTypes, CtStates, DeviceMatch, FlagsMatch, Match, Nat, NatFlags,
-    NatRange, Origin, PortMatch, Probability, RejectWith, Rule, Ruleset, RulesetBuilder, Target,
-    iptables_save,
+    AddrType, AddrTypeMatch, AddrTypes, CtStates, DeviceMatch, FlagsMatch, LimitIface, Match, Nat,
+    NatFlags, NatRange, Origin, PortMatch, Probability, RejectWith, Rule, Ruleset, RulesetBuilder,
+    Target, iptables_save,
 };
 use netfilter_model::time::SimTime;
 use netfilter_model::tuple::{Protocol, Tuple};
@@ -192,6 +192,7 @@ fn add_service(rules: &mut RulesetBuilder, service: &Service) {
                 sport: None,
                 dport: None,
                 flags: None,
+                option: None,
             }),
             _ => rule()
                 .protocol(*protocol)
@@ -450,7 +451,7 @@ fn every_kind() -> Ruleset {
     let a = rules.chain(nat, "A");
     let b = rules.chain(nat, "B");
     let tcp = |sport, dport, flags| {
-        rule().protocol(Protocol::TCP).with(Match::Tcp { sport, dport, flags })
+        rule().protocol(Protocol::TCP).with(Match::Tcp { sport, dport, flags, option: None })
     };
     let udp = |sport, dport| rule().protocol(Protocol::UDP).with(Match::Udp { sport, dport });
     let icmp = |kind, code, invert| {
@@ -475,7 +476,11 @@ fn every_kind() -> Ruleset {
         icmp(8, None, false).comment("plain-word").then(Target::None),
         icmp(3, Some(1), true).then(Target::set_mark(1, 3)),
         icmp(255, None, false).then(Target::and_mark(0xff)),
-        rule().with(Match::AddrType { src: local(false), dst: local(true), limit_iface_in: true }),
+        rule().with(Match::AddrType {
+            src: local(false),
+            dst: local(true),
+            limit: Some(LimitIface::In),
+        }),
         rule().with(Match::Mark { value: 1, mask: u32::MAX, invert: true }),
         rule().with(Match::CtState {
             states: CtStates::INVALID | CtStates::NEW | CtStates::UNTRACKED | CtStates::DNAT,

@@ -327,7 +327,7 @@ impl Iptables {
             fragment.append(Table::Nat, service_chain, pick.then(Target::Jump(chain)));
             let hairpin = comment(rule(), &port.name).source(host(addr));
             fragment.append(Table::Nat, chain, hairpin.then(Target::Jump(MARK_MASQ)));
-            let tcp = Match::Tcp { sport: None, dport: None, flags: None };
+            let tcp = Match::Tcp { sport: None, dport: None, flags: None, option: None };
             let to = Nat::Dnat(NatRange::to(IpAddr::V4(addr), target));
             let dnat = comment(rule(), &port.name).protocol(Protocol::TCP).with(tcp);
             fragment.append(Table::Nat, chain, dnat.then(Target::Nat(to)));

@@ -125,7 +125,7 @@ impl Traffic {
         };
         let pod = connection.client.pod;
         let flags = match packet.l4 {
-            L4::Tcp { flags } => flags,
+            L4::Tcp { flags, .. } => flags,
             L4::IcmpError { kind, quote } => {
                 // Kernel: tcp_ipv4.c, tcp_v4_err. A soft error to an established connection.
                 if connection.state == ClientState::SynSent && quote == connection.tuple {

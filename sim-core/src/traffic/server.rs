@@ -85,7 +85,7 @@ impl Traffic {
         schedule: &mut impl Schedule<Event>,
         out: &mut Outlet,
     ) {
-        let L4::Tcp { flags } = packet.l4 else { return };
+        let L4::Tcp { flags, .. } = packet.l4 else { return };
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };

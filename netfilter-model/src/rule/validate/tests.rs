@@ -1,6 +1,7 @@
 use super::*;
 use crate::hook::Hook::{Forward, Input, Output, Postrouting, Prerouting};
 use crate::packet::IcmpError;
+use crate::rule::LimitIface;
 use crate::rule::{
     Base, FragmentId, Match, Nat, NatFlags, NatRange, Policy, PortMatch, Probability, RejectWith,
     Rule, RulesetBuilder,
@@ -24,8 +25,9 @@ fn one_rule() {
     let tcp = || rule().protocol(Protocol::TCP);
     let snat = || Target::Nat(Nat::Snat(NatRange::address(VIP.into())));
     let fully = NatFlags { random_fully: true, ..NatFlags::default() };
-    let limited = Match::AddrType { src: None, dst: None, limit_iface_in: true };
-    let backwards = Match::Tcp { sport: Some(PortMatch::range(9, 1)), dport: None, flags: None };
+    let limited = Match::AddrType { src: None, dst: None, limit: Some(LimitIface::In) };
+    let backwards =
+        Match::Tcp { sport: Some(PortMatch::range(9, 1)), dport: None, flags: None, option: None };
     let (nat, filter) = (Table::Nat, Table::Filter);
     let cases = [
         (nat, Prerouting, tcp().then(dnat(VIP, 80)), "ok"),
