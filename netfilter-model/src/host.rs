@@ -118,7 +118,7 @@ pub trait Draws {
     /// `numgen random`.
     // Kernel: nft_numgen.c, nft_ng_random_gen and reciprocal_scale
     fn below(&mut self, ordinal: u32, modulus: u32) -> u32 {
-        ((self.draw(ordinal) >> 32) * u64::from(modulus) >> 32) as u32
+        (((self.draw(ordinal) >> 32) * u64::from(modulus)) >> 32) as u32
     }
 
     /// Decides whether a condition holds that cannot be modelled. A sampling caller takes it for

@@ -23,6 +23,7 @@
 //! - [`traverse`]: the loop over rules.
 //! - [`conntrack`]: connections, their states and timeouts.
 //! - [`netns`]: one network namespace; packets go in, outcomes come out.
+//! - [`exact`]: every way of a packet, and the exact probability of each.
 //! - [`host`]: what the caller supplies: routes, addresses, device names, random numbers.
 //!
 //! Modelled: the five hooks and five tables of iptables with the matches and targets that
@@ -58,6 +59,7 @@
 
 pub mod conntrack;
 mod device;
+pub mod exact;
 mod hash;
 pub mod hook;
 pub mod host;

@@ -89,7 +89,7 @@ impl From<Table> for TableId {
 }
 
 /// Names a rule, cheaply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleRef {
     /// The table.
     pub table: TableId,
