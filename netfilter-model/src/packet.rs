@@ -120,7 +120,7 @@ impl IcmpError {
 }
 
 /// Where a TCP segment stands in its stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Its sequence number.
     pub seq: u32,
@@ -134,6 +134,10 @@ pub struct Segment {
     pub options: u64,
     /// The maximum segment size that it announces; 0 for none.
     pub mss: u16,
+    /// The window scale that it announces, under option 3.
+    pub scale: u8,
+    /// The end of the highest block that it acknowledges selectively, under option 5.
+    pub sack: u32,
 }
 
 impl Segment {
