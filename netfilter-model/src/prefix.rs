@@ -63,6 +63,14 @@ impl Prefix {
         self.len() == 0
     }
 
+    /// Returns network and mask of an IPv4 prefix.
+    pub(crate) fn as_v4(&self) -> Option<(u32, u32)> {
+        match self.0 {
+            Repr::V4 { net, mask } => Some((net, mask)),
+            Repr::V6(_) => None,
+        }
+    }
+
     /// Returns the one address that the prefix holds, if it is one.
     pub fn as_host(&self) -> Option<IpAddr> {
         match &self.0 {

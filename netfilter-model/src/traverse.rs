@@ -1,5 +1,7 @@
 //! The loop over rules.
 
+mod code;
+
 use std::net::IpAddr;
 
 use crate::conntrack::{Direction, Tracked};
@@ -15,6 +17,7 @@ use crate::rule::{
     Probability, RejectWith, Rule, RuleRef, Rules, Target, TtlCompare,
 };
 use crate::time::SimTime;
+use crate::tuple::Addresses;
 
 /// What a table's chain at one hook says about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +95,7 @@ pub struct Context<'c, H, D> {
 pub struct Memory {
     nth: std::collections::BTreeMap<(Table, ChainId, u32, u32), u32>,
     stack: Vec<Frame>,
+    returns: Vec<code::Return>,
 }
 
 impl Memory {
@@ -141,7 +145,13 @@ pub fn traverse<R: Rules, H: Host, D: Draws>(
     cx: &mut Context<'_, H, D>,
     lookup: Lookup,
 ) -> Traversal {
-    let policy = base.policy().expect("traversal begins at a built-in chain");
+    if lookup == Lookup::Indexed
+        && packet.fragment.is_none()
+        && matches!(packet.tuple.addresses(), Addresses::V4 { .. })
+        && let Some(code) = rules.code(table)
+    {
+        return code::run(rules, table, code, base, packet, cx);
+    }
     let mut stack = std::mem::take(&mut cx.memory.stack);
     stack.clear();
     let walk = Walk { rules, table, lookup, evaluated: 0, chain: base, place: Place::start(base) };
@@ -149,10 +159,16 @@ pub fn traverse<R: Rules, H: Host, D: Draws>(
     cx.memory.stack = stack;
     let (verdict, rule) = match end {
         Some((verdict, rule)) => (verdict, Some(rule)),
-        None if policy == Policy::Drop => (Verdict::Drop, None),
-        None => (Verdict::Accept, None),
+        None => (policy_verdict(base), None),
     };
     Traversal { verdict, evaluated, rule }
+}
+
+fn policy_verdict(base: &Chain) -> Verdict {
+    match base.policy().expect("traversal begins at a built-in chain") {
+        Policy::Accept => Verdict::Accept,
+        Policy::Drop => Verdict::Drop,
+    }
 }
 
 struct Walk<'r, R> {
@@ -274,7 +290,8 @@ impl<'r, R: Rules> Walk<'r, R> {
         while from < end {
             let at = match &chain.index {
                 Some(index) if self.lookup == Lookup::Indexed => index.next(packet, from).min(end),
-                _ => from,
+                _ if by_rule => from,
+                _ => chain.guards.next(packet, from, end),
             };
             self.evaluated += at - from;
             if at == end {

@@ -7,7 +7,8 @@ use crate::hook::{Hook, Hooks, Table};
 use crate::packet::Packet;
 use crate::rule::validate::{self, Problem, Reach, ValidationError};
 use crate::rule::{
-    Base, Chain, ChainId, FragmentId, Match, Policy, Rule, Rules, Slot, SlotHit, SlotId, Target,
+    Base, Chain, ChainId, Code, FragmentId, Guards, Match, Policy, Rule, Rules, Slot, SlotHit,
+    SlotId, Target,
 };
 
 /// Which kernel back end a ruleset is for: they differ in how deep chains may nest.
@@ -24,6 +25,7 @@ pub enum Backend {
 #[derive(Clone, Debug)]
 pub struct Ruleset {
     pub(crate) tables: Tables,
+    codes: [Code; 5],
 }
 
 /// The chains of all tables, checked.
@@ -87,6 +89,11 @@ impl Rules for Ruleset {
     #[inline]
     fn tracks(&self) -> bool {
         self.tables.tracks
+    }
+
+    #[inline]
+    fn code(&self, table: Table) -> Option<&Code> {
+        Some(&self.codes[table as usize])
     }
 }
 
@@ -225,7 +232,9 @@ impl RulesetBuilder {
             let chain = &self.chains[*table as usize][*index as usize];
             return Err(ValidationError::of_chain(*table, &chain.name, Problem::SlotInRuleset));
         }
-        Ok(Ruleset { tables: self.tables()? })
+        let tables = self.tables()?;
+        let codes = Table::ALL.map(|table| Code::of(&tables.chains[table as usize]));
+        Ok(Ruleset { tables, codes })
     }
 
     /// Checks everything and returns the base for fragments.
@@ -264,7 +273,7 @@ impl RulesetBuilder {
 impl Chain {
     pub(crate) fn empty(id: ChainId, name: Arc<str>, base: Option<(Hook, Policy)>) -> Chain {
         let (rules, runs) = (Vec::new(), Vec::new());
-        Chain { id, name, base, rules, slot: None, runs, index: None }
+        Chain { id, name, base, rules, slot: None, runs, index: None, guards: Guards::default() }
     }
 
     pub(crate) fn own_hooks(&self) -> Hooks {

@@ -562,6 +562,10 @@ impl CtStates {
     /// The connection's destination was rewritten.
     pub const DNAT: CtStates = CtStates(0x40);
 
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
     /// Returns whether any state is in both sets.
     #[inline]
     pub const fn intersects(self, other: CtStates) -> bool {

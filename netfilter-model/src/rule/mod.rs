@@ -6,6 +6,8 @@
 
 mod base;
 mod build;
+pub(crate) mod code;
+mod guard;
 mod index;
 mod legality;
 pub(crate) mod matches;
@@ -25,6 +27,8 @@ use crate::tuple::Protocol;
 
 pub use base::{Base, Fragment, FragmentBuilder, FragmentView};
 pub use build::{Backend, Ruleset, RulesetBuilder};
+pub use code::Code;
+pub(crate) use guard::Guards;
 pub(crate) use index::ChainIndex;
 pub use index::RuleKey;
 pub use matches::{
@@ -133,6 +137,7 @@ pub struct Chain {
     pub(crate) slot: Option<Slot>,
     pub(crate) runs: Vec<Run>,
     pub(crate) index: Option<Box<ChainIndex>>,
+    pub(crate) guards: Guards,
 }
 
 /// Where a chain's slot stands.
@@ -180,6 +185,12 @@ pub trait Rules {
 
     /// Returns whether some rule needs connection tracking. If none does, packets are not tracked.
     fn tracks(&self) -> bool;
+
+    /// Returns the table as code, if there is any.
+    #[doc(hidden)]
+    fn code(&self, _table: Table) -> Option<&Code> {
+        None
+    }
 }
 
 impl Chain {
@@ -253,6 +264,7 @@ impl Chain {
         }
         self.runs = runs.into_iter().map(|(start, run)| Run::new(start, run.into())).collect();
         self.index = ChainIndex::build(&self.rules).map(Box::new);
+        self.guards = Guards::of(&self.rules);
     }
 }
 

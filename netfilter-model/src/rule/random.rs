@@ -107,6 +107,12 @@ impl Run {
         self.start + self.probabilities.len() as u32
     }
 
+    /// Returns for each rule the first draw that it and those before it leave over, up to a rule
+    /// that matches always.
+    pub(crate) fn limits(&self) -> &[u64] {
+        &self.limits
+    }
+
     pub(crate) fn probabilities(&self) -> &[Probability] {
         &self.probabilities
     }

@@ -1,0 +1,372 @@
+//! Rulesets as compact code: what traversal runs when nobody watches it.
+//!
+//! The rules of a table, written for one walk through memory: a chain is a header and its rules, a
+//! rule its tests and what it does. A Service's chains lie side by side, so that a new connection
+//! touches a handful of cache lines where the rules themselves are spread over dozens. Only what
+//! kube-proxy, CNIs and their like write often has operations of its own; everything else refers
+//! to the rule.
+
+use std::net::IpAddr;
+
+use hashbrown::HashTable;
+
+use crate::packet::Packet;
+use crate::rule::{
+    Chain, Match, Nat, NatAddresses, NatFlags, NatRange, PortMatch, Rule, RuleKey, Target,
+};
+use crate::tuple::{Addresses, Protocol};
+
+/// Operations: the low byte of a word. The byte above holds 1 for `!`.
+pub(crate) mod op {
+    /// `[RULE | length << 8]`: begins a rule; the next one is so many words on.
+    pub(crate) const RULE: u32 = 0;
+    /// `[SRC, net, mask]`
+    pub(crate) const SRC: u32 = 1;
+    /// `[DST, net, mask]`
+    pub(crate) const DST: u32 = 2;
+    /// `[PROTOCOL | protocol << 16]`
+    pub(crate) const PROTOCOL: u32 = 3;
+    /// `[DPORT | protocol << 16, min << 16 | max]`: of a packet of TCP or UDP.
+    pub(crate) const DPORT: u32 = 4;
+    /// `[MARK, value, mask]`
+    pub(crate) const MARK: u32 = 5;
+    /// `[CT_STATE | states << 16]`
+    pub(crate) const CT_STATE: u32 = 6;
+    /// `[RULE_TEST]`: all conditions of the rule.
+    pub(crate) const RULE_TEST: u32 = 7;
+    /// `[RUN | rules << 8, position, limits, limit (low, high) …, target …, end]`: rules that ask
+    /// nothing but `statistic --mode random`, the first at that position. Has no `RULE` in front.
+    /// A target is a chain, or [`ACTION`] and where an operation lies; the run ends at `end`.
+    pub(crate) const RUN: u32 = 8;
+    /// `[JUMP, chain]`
+    pub(crate) const JUMP: u32 = 9;
+    /// `[GOTO, chain]`
+    pub(crate) const GOTO: u32 = 10;
+    /// `[SET_MARK, value, mask]`
+    pub(crate) const SET_MARK: u32 = 11;
+    /// `[DNAT | port << 16, address, owner, item]`: to one address and one port.
+    pub(crate) const DNAT: u32 = 12;
+    /// `[RULE_TARGET]`: what the rule does.
+    pub(crate) const RULE_TARGET: u32 = 13;
+    /// `[INDEX, index, rules]`: the rules are found by destination.
+    pub(crate) const INDEX: u32 = 14;
+    /// `[END]`
+    pub(crate) const END: u32 = 15;
+    /// `[RETURN]`
+    pub(crate) const RETURN: u32 = 16;
+    /// `!`
+    pub(crate) const NOT: u32 = 1 << 8;
+}
+
+/// Words of a chain's header: its index, and the number of its first operation.
+pub(crate) const HEADER: u32 = 1;
+
+/// In a run, a target that is no chain: where the operation lies.
+pub(crate) const ACTION: u32 = 1 << 31;
+
+/// The code of a table.
+#[derive(Clone, Debug, Default)]
+pub struct Code {
+    words: Box<[u32]>,
+    /// Where each chain begins.
+    starts: Box<[u32]>,
+    indexes: Box<[CodeIndex]>,
+}
+
+/// Where a chain's rules stand and lie, by destination.
+#[derive(Clone, Debug)]
+pub(crate) struct CodeIndex {
+    /// Which entry is the first of its key. Never iterated.
+    table: HashTable<u32>,
+    /// Sorted by key and position.
+    entries: Box<[Entry]>,
+    /// Positions of the rules without a key, rising, and where they lie.
+    others: Box<[(u32, u32)]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: u64,
+    position: u32,
+    at: u32,
+}
+
+/// Returns a packed key: address, protocol, port.
+#[inline]
+fn packed(dst: u32, protocol: Protocol, dport: u16) -> u64 {
+    u64::from(dst) << 24 | u64::from(protocol.0) << 16 | u64::from(dport)
+}
+
+#[inline]
+fn hash(key: u64) -> u64 {
+    let product = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ product >> 32
+}
+
+impl CodeIndex {
+    /// Returns the first rule from position `from` on that may match: its position and where it
+    /// lies.
+    #[inline]
+    pub(crate) fn next(&self, packet: &Packet, from: u32) -> Option<(u32, u32)> {
+        let other = self.others.partition_point(|(position, _)| *position < from);
+        let other = self.others.get(other).copied();
+        let keyed = self.keyed(packet, from);
+        match (keyed, other) {
+            (Some(keyed), Some(other)) => Some(if keyed.0 < other.0 { keyed } else { other }),
+            (keyed, other) => keyed.or(other),
+        }
+    }
+
+    #[inline]
+    fn keyed(&self, packet: &Packet, from: u32) -> Option<(u32, u32)> {
+        let tuple = &packet.tuple;
+        let Addresses::V4 { dst, .. } = tuple.addresses() else {
+            return None;
+        };
+        let key = packed(dst.to_bits(), tuple.protocol, tuple.dst_part);
+        let first = *self.table.find(hash(key), |at| self.entries[*at as usize].key == key)?;
+        let same = self.entries[first as usize..].iter().take_while(|entry| entry.key == key);
+        let mut same = same.skip_while(|entry| entry.position < from);
+        same.next().map(|entry| (entry.position, entry.at))
+    }
+}
+
+impl Code {
+    /// Returns the code of a table's chains.
+    pub(crate) fn of(chains: &[Chain]) -> Code {
+        let mut writer = Writer::default();
+        for chain in chains {
+            writer.chain(chain);
+        }
+        writer.finish()
+    }
+
+    /// Returns where a chain begins.
+    #[inline]
+    pub(crate) fn start(&self, chain: u32) -> u32 {
+        self.starts[chain as usize]
+    }
+
+    #[inline]
+    pub(crate) fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    #[inline]
+    pub(crate) fn index(&self, index: u32) -> &CodeIndex {
+        &self.indexes[index as usize]
+    }
+}
+
+#[derive(Default)]
+struct Writer {
+    words: Vec<u32>,
+    starts: Vec<u32>,
+    indexes: Vec<CodeIndex>,
+    /// Words that hold a chain's number and shall hold where it begins.
+    calls: Vec<usize>,
+}
+
+impl Writer {
+    fn chain(&mut self, chain: &Chain) {
+        self.starts.push(self.words.len() as u32);
+        self.words.push(chain.id.index);
+        // In a run, one draw decides about all rules: no index may pass over some.
+        let indexed = chain.index.is_some() && chain.runs.is_empty();
+        if indexed {
+            let count = chain.rules.len() as u32;
+            self.words.extend([op::INDEX, self.indexes.len() as u32, count]);
+        }
+        let mut keyed = Vec::new();
+        let mut others = Vec::new();
+        let mut position = 0;
+        while let Some(rule) = chain.rules.get(position) {
+            let at = self.words.len() as u32;
+            if let Some(run) = chain.run_at(position as u32) {
+                self.run(chain, run);
+                position = run.end() as usize;
+                continue;
+            }
+            self.rule(rule);
+            match (indexed, rule.key()) {
+                (true, Some(RuleKey { dst: IpAddr::V4(dst), protocol, dport })) => {
+                    let key = packed(dst.to_bits(), protocol, dport);
+                    let at = if asks_only_key(rule) { self.target_of(at) } else { at };
+                    keyed.push(Entry { key, position: position as u32, at });
+                }
+                (true, _) => others.push((position as u32, at)),
+                (false, _) => {}
+            }
+            position += 1;
+        }
+        self.words.push(op::END);
+        if indexed {
+            keyed.sort_by_key(|entry| (entry.key, entry.position));
+            self.indexes.push(index_of(keyed, others));
+        }
+    }
+
+    /// Returns where the target of the rule at a place lies.
+    fn target_of(&self, rule: u32) -> u32 {
+        let mut at = rule as usize + 1;
+        loop {
+            at += match self.words[at] & 0xff {
+                op::SRC | op::DST | op::MARK => 3,
+                op::DPORT => 2,
+                op::PROTOCOL | op::CT_STATE | op::RULE_TEST => 1,
+                _ => return at as u32,
+            };
+        }
+    }
+
+    fn rule(&mut self, rule: &Rule) {
+        let start = self.words.len();
+        self.words.push(op::RULE);
+        if !self.tests(rule) {
+            self.words.truncate(start + 1);
+            self.words.push(op::RULE_TEST);
+        }
+        self.target(rule);
+        let len = (self.words.len() - start) as u32;
+        self.words[start] |= len << 8;
+    }
+
+    /// Writes a rule's conditions; returns false if one has no operation.
+    fn tests(&mut self, rule: &Rule) -> bool {
+        let mut protocol = None;
+        let conditions = rule.matches();
+        for (i, condition) in conditions.iter().enumerate() {
+            let not = |invert: bool| if invert { op::NOT } else { 0 };
+            match condition {
+                Match::Comment(_) => {}
+                Match::Source { prefix, invert } => match prefix.as_v4() {
+                    Some((net, mask)) => self.words.extend([op::SRC | not(*invert), net, mask]),
+                    None => return false,
+                },
+                Match::Destination { prefix, invert } => match prefix.as_v4() {
+                    Some((net, mask)) => self.words.extend([op::DST | not(*invert), net, mask]),
+                    None => return false,
+                },
+                Match::Protocol { protocol: Protocol(0), .. } => return false,
+                Match::Protocol { protocol: wanted, invert } => {
+                    protocol = Some(*wanted).filter(|_| !invert);
+                    // The port's operation asks for it too.
+                    let tested = conditions[i + 1..].iter().any(|m| port_of(m).is_some());
+                    if protocol.is_none() || !tested {
+                        let protocol = u32::from(wanted.0) << 16;
+                        self.words.push(op::PROTOCOL | not(*invert) | protocol);
+                    }
+                }
+                Match::Mark { value, mask, invert } => {
+                    self.words.extend([op::MARK | not(*invert), *value, *mask]);
+                }
+                Match::CtState { states, invert } | Match::State { states, invert } => {
+                    self.words.push(op::CT_STATE | not(*invert) | u32::from(states.bits()) << 16);
+                }
+                condition => match (port_of(condition), protocol) {
+                    (Some(PortMatch { min, max, invert }), Some(protocol)) => {
+                        let range = u32::from(min) << 16 | u32::from(max);
+                        let protocol = u32::from(protocol.0) << 16;
+                        self.words.extend([op::DPORT | not(invert) | protocol, range]);
+                    }
+                    _ => return false,
+                },
+            }
+        }
+        true
+    }
+
+    fn target(&mut self, rule: &Rule) {
+        match rule.target() {
+            Target::Jump(chain) => self.call(op::JUMP, chain.index),
+            Target::Goto(chain) => self.call(op::GOTO, chain.index),
+            Target::Return => self.words.push(op::RETURN),
+            Target::Mark { value, mask } => self.words.extend([op::SET_MARK, *value, *mask]),
+            Target::Nat(Nat::Dnat(range)) => match one_address(range) {
+                Some((address, port)) => {
+                    let port = u32::from(port) << 16;
+                    let origin = rule.origin;
+                    self.words.extend([op::DNAT | port, address, origin.owner, origin.item]);
+                }
+                None => self.words.push(op::RULE_TARGET),
+            },
+            _ => self.words.push(op::RULE_TARGET),
+        }
+    }
+
+    fn call(&mut self, operation: u32, chain: u32) {
+        self.words.push(operation);
+        self.calls.push(self.words.len());
+        self.words.push(chain);
+    }
+
+    fn run(&mut self, chain: &Chain, run: &crate::rule::Run) {
+        let count = run.end() - run.start;
+        self.words.extend([op::RUN | count << 8, run.start, run.limits().len() as u32]);
+        for limit in run.limits() {
+            self.words.extend([*limit as u32, (*limit >> 32) as u32]);
+        }
+        let targets = self.words.len();
+        self.words.resize(targets + count as usize, 0);
+        let rules = &chain.rules[run.start as usize..run.end() as usize];
+        let end = self.words.len();
+        self.words.push(0);
+        for (i, rule) in rules.iter().enumerate() {
+            if let Target::Jump(to) = rule.target() {
+                self.words[targets + i] = to.index;
+                self.calls.push(targets + i);
+            } else {
+                self.words[targets + i] = self.words.len() as u32 | ACTION;
+                self.target(rule);
+            }
+        }
+        self.words[end] = self.words.len() as u32;
+    }
+
+    fn finish(mut self) -> Code {
+        for at in self.calls {
+            self.words[at] = self.starts[self.words[at] as usize];
+        }
+        Code { words: self.words.into(), starts: self.starts.into(), indexes: self.indexes.into() }
+    }
+}
+
+fn index_of(entries: Vec<Entry>, others: Vec<(u32, u32)>) -> CodeIndex {
+    let mut table = HashTable::with_capacity(entries.len());
+    for (at, entry) in entries.iter().enumerate() {
+        if at == 0 || entries[at - 1].key != entry.key {
+            table.insert_unique(hash(entry.key), at as u32, |at| hash(entries[*at as usize].key));
+        }
+    }
+    CodeIndex { table, entries: entries.into(), others: others.into() }
+}
+
+/// Returns the destination port that a match asks for, if it asks nothing else.
+fn port_of(condition: &Match) -> Option<PortMatch> {
+    match condition {
+        Match::Tcp { sport: None, dport, flags: None, option: None } => *dport,
+        Match::Udp { sport: None, dport } => *dport,
+        _ => None,
+    }
+}
+
+/// Returns whether a rule asks no more than its key says.
+fn asks_only_key(rule: &Rule) -> bool {
+    rule.matches().iter().all(|condition| match condition {
+        Match::Comment(_) => true,
+        Match::Destination { invert, .. } | Match::Protocol { invert, .. } => !invert,
+        condition => port_of(condition).is_some(),
+    })
+}
+
+fn one_address(range: &NatRange) -> Option<(u32, u16)> {
+    match *range {
+        NatRange {
+            addresses: NatAddresses::V4(min, max),
+            ports: Some((first, last)),
+            base_port: None,
+            flags: NatFlags { random: false, random_fully: false, persistent: false },
+        } if min == max && first == last => Some((min.to_bits(), first)),
+        _ => None,
+    }
+}
