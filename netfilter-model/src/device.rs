@@ -37,8 +37,19 @@ impl DeviceName {
         std::str::from_utf8(&self.0[..end]).expect("made from a str")
     }
 
-    fn bits(self) -> u128 {
+    pub(crate) fn bits(self) -> u128 {
         u128::from_le_bytes(self.0)
+    }
+
+    /// Returns the name of which these are the bits.
+    pub(crate) fn from_bits(bits: u128) -> DeviceName {
+        DeviceName(bits.to_le_bytes())
+    }
+
+    /// Returns whether one name is the beginning of another, by their bits.
+    pub(crate) fn is_prefix(prefix: u128, name: u128) -> bool {
+        let mask = u128::MAX.checked_shr(prefix.leading_zeros() / 8 * 8).unwrap_or(0);
+        (prefix ^ name) & mask == 0
     }
 }
 

@@ -96,6 +96,11 @@ pub trait Host {
     /// MASQUERADE and REDIRECT take and ICMP errors come from.
     fn masquerade_address(&self, dev: DeviceId, next_hop: IpAddr) -> Option<IpAddr>;
 
+    /// Returns the largest IP packet that a device sends.
+    fn mtu(&self, _dev: DeviceId) -> u16 {
+        1500
+    }
+
     /// Returns the loopback device.
     fn loopback(&self) -> DeviceId;
 

@@ -18,6 +18,7 @@
 //!
 //! - [`packet`], [`mod@tuple`]: a packet is a struct of fields.
 //! - [`hook`]: hooks, tables, and their order as data.
+//! - [`mod@set`]: ipsets.
 //! - [`rule`]: matches, targets, chains; building and checking whole rulesets or parts of them;
 //!   writing them as `iptables-save` does.
 //! - [`traverse`]: the loop over rules.
@@ -33,7 +34,7 @@
 //! what the sender of a rejected packet is told, within the rate limit of ICMP errors; bridged frames, loopback, rerouting.
 //!
 //! Not modelled: sequence numbers and windows, fragments, payload, checksums,
-//! neighbour tables and queues (the caller's), nftables rulesets, ipsets, `recent`, IPVS, eBPF.
+//! neighbour tables and queues (the caller's), nftables rulesets, IPVS, eBPF.
 //!
 //! ```
 //! use netfilter_model::hook::{Hook, Table};
@@ -68,6 +69,7 @@ pub mod netns;
 pub mod packet;
 mod prefix;
 pub mod rule;
+pub mod set;
 #[cfg(test)]
 mod testing;
 pub mod time;

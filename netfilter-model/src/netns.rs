@@ -161,6 +161,16 @@ impl Netns {
         self.lookup = lookup;
     }
 
+    /// Returns what rules keep between packets.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Returns what rules keep between packets, to load sets or rulesets.
+    pub fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+
     /// Forgets the state of a table's rules, as x_tables does whenever a table is replaced.
     pub fn table_replaced(&mut self, table: Table) {
         self.memory.table_replaced(table);

@@ -4,6 +4,11 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+/// Ticks of the kernel's clock in a second.
+// Kernel: CONFIG_HZ, 250 in most distributions
+// Simplified: ticks begin with the run, so that what the kernel counts in ticks is up to 4 ms off.
+pub(crate) const HZ: u64 = 250;
+
 /// A point in simulated time, in nanoseconds since the start of the run.
 ///
 /// Only `SimTime + Duration` and `SimTime - SimTime` exist; time is never a float inside the
@@ -30,6 +35,11 @@ impl SimTime {
     /// Returns the seconds since the start, for reports only.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
+    }
+
+    /// Returns the ticks of the kernel's clock since the start.
+    pub(crate) const fn jiffies(self) -> u64 {
+        self.0 / (1_000_000_000 / HZ)
     }
 
     /// Returns the span since `earlier`, or zero if `earlier` is later.

@@ -1,23 +1,28 @@
 //! The loop over rules.
 
 mod code;
+mod effect;
+mod limit;
+mod matches;
+mod memory;
+mod recent;
 
-use std::net::IpAddr;
-
-use crate::conntrack::{Direction, Tracked};
+use crate::conntrack::Tracked;
 use crate::device::DeviceId;
 use crate::hook::Hook;
 use crate::hook::Table;
 use crate::host::{Draws, Host, Ingress, Note, Socket};
-use crate::packet::{L4, Packet};
-use crate::prefix::Prefix;
+use crate::packet::Packet;
 use crate::rule::{
-    AddrTypeMatch, Chain, ChainId, ConntrackMatch, CtAddress, CtStates, DeviceMatch, FlagsMatch,
-    FrameKind, Invertible, LimitIface, Match, Nat, OwnerMatch, PhysdevMatch, Policy, PortMatch,
-    Probability, RejectWith, Rule, RuleRef, Rules, Target, TtlCompare,
+    Chain, ChainId, CtStates, Nat, Policy, Probability, RejectWith, Rule, RuleRef, Rules,
 };
 use crate::time::SimTime;
 use crate::tuple::Addresses;
+
+use effect::{Effect, apply};
+use matches::rule_matches;
+pub use memory::Memory;
+pub use recent::RecentEntry;
 
 /// What a table's chain at one hook says about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,22 +92,6 @@ pub struct Context<'c, H, D> {
     pub socket: Option<Socket>,
     /// State that rules and callers keep between packets.
     pub memory: &'c mut Memory,
-}
-
-/// What traversal keeps between packets: the counters of `statistic --mode nth`, and the stack's
-/// space.
-#[derive(Clone, Debug, Default)]
-pub struct Memory {
-    nth: std::collections::BTreeMap<(Table, ChainId, u32, u32), u32>,
-    stack: Vec<Frame>,
-    returns: Vec<code::Return>,
-}
-
-impl Memory {
-    /// Forgets the state of a table's rules, as x_tables does whenever a table is replaced.
-    pub fn table_replaced(&mut self, table: Table) {
-        self.nth.retain(|(of, ..), _| *of != table);
-    }
 }
 
 /// Where to go on in a chain.
@@ -350,54 +339,6 @@ impl<'r, R: Rules> Walk<'r, R> {
     }
 }
 
-/// What a target means for the walk.
-enum Effect {
-    Continue,
-    Return,
-    Jump(ChainId),
-    Goto(ChainId),
-    Verdict(Verdict),
-}
-
-/// Does what a rule's target does to the packet and its connection.
-#[inline]
-fn apply<H: Host, D: Draws>(
-    target: &Target,
-    at: RuleRef,
-    packet: &mut Packet,
-    cx: &mut Context<'_, H, D>,
-) -> Effect {
-    match target {
-        Target::None | Target::Continue(_) => Effect::Continue,
-        Target::Accept => Effect::Verdict(Verdict::Accept),
-        Target::Drop => Effect::Verdict(Verdict::Drop),
-        Target::Return => Effect::Return,
-        Target::Jump(to) => Effect::Jump(*to),
-        Target::Goto(to) => Effect::Goto(*to),
-        Target::Reject(with) => Effect::Verdict(Verdict::Reject(*with)),
-        Target::Nat(nat) => Effect::Verdict(Verdict::Nat(nat.clone())),
-        Target::Mark { value, mask } => {
-            packet.mark = packet.mark & !mask ^ value;
-            Effect::Continue
-        }
-        Target::Connmark(op) => {
-            cx.ct.connmark(*op, packet);
-            Effect::Continue
-        }
-        Target::Ct(target) => {
-            cx.ct.direct(target, packet);
-            Effect::Continue
-        }
-        Target::Set(_) | Target::Tproxy(_) | Target::Unsupported(_) => {
-            if cx.draws.unsupported(at) {
-                Effect::Verdict(Verdict::Drop)
-            } else {
-                Effect::Continue
-            }
-        }
-    }
-}
-
 impl<H: Host, D: Draws> Context<'_, H, D> {
     fn draw(&mut self) -> u64 {
         let ordinal = *self.ordinal;
@@ -409,239 +350,6 @@ impl<H: Host, D: Draws> Context<'_, H, D> {
         let ordinal = *self.ordinal;
         *self.ordinal += 1;
         self.draws.chance(ordinal, probability)
-    }
-}
-
-/// Names a rule for the state that it keeps: table, chain, position.
-type StateKey = (Table, ChainId, u32);
-
-/// Returns whether all conditions hold, looking at them in order up to the first that fails.
-#[inline]
-fn rule_matches<H: Host, D: Draws>(
-    rule: &Rule,
-    packet: &Packet,
-    cx: &mut Context<'_, H, D>,
-    key: StateKey,
-) -> bool {
-    rule.matches().iter().enumerate().all(|(i, condition)| match condition {
-        Match::Random { probability, invert } => cx.chance(*probability) != *invert,
-        Match::Recent(_)
-        | Match::Set(_)
-        | Match::Limit(_)
-        | Match::Hashlimit(_)
-        | Match::Unsupported(_) => {
-            let (table, chain, position) = key;
-            let number = position + 1;
-            let (table, origin) = (table.into(), rule.origin);
-            cx.draws.unsupported(RuleRef { table, chain, number, origin })
-        }
-        Match::Nth { every, packet: first, invert } => {
-            cx.memory.nth_matches(key, i as u32, *every, *first) != *invert
-        }
-        condition => holds(condition, packet, cx),
-    })
-}
-
-#[inline]
-fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_, H, D>) -> bool {
-    let tuple = &packet.tuple;
-    match condition {
-        Match::Source { prefix, invert } => prefix.contains_src(tuple) != *invert,
-        Match::Destination { prefix, invert } => prefix.contains_dst(tuple) != *invert,
-        Match::InDevice(device) => device_matches(device, cx.in_dev, cx.host),
-        Match::OutDevice(device) => device_matches(device, cx.out_dev, cx.host),
-        Match::Protocol { protocol, invert } => {
-            (tuple.protocol == *protocol || protocol.0 == 0) != *invert
-        }
-        Match::Fragment { invert } => packet.is_later_fragment() != *invert,
-        // No header, no match.
-        Match::Tcp { .. }
-        | Match::Udp { .. }
-        | Match::Icmp { .. }
-        | Match::Multiport(_)
-        | Match::Sctp(_)
-            if packet.is_later_fragment() =>
-        {
-            false
-        }
-        Match::Tcp { sport, dport, flags, option } => match packet.l4 {
-            L4::Tcp { flags: set, .. } => {
-                ports_match(*sport, tuple.src_part)
-                    && ports_match(*dport, tuple.dst_part)
-                    && flags.is_none_or(|FlagsMatch { mask, set: wanted, invert }| {
-                        (set.masked(mask) == wanted) != invert
-                    })
-                    && option.is_none_or(|Invertible { value, invert }| {
-                        packet.has_tcp_option(value) != invert
-                    })
-            }
-            _ => false,
-        },
-        Match::Udp { sport, dport } => {
-            ports_match(*sport, tuple.src_part) && ports_match(*dport, tuple.dst_part)
-        }
-        Match::Sctp(sctp) => {
-            ports_match(sctp.sport, tuple.src_part) && ports_match(sctp.dport, tuple.dst_part)
-        }
-        Match::Multiport(multiport) => multiport.matches(tuple),
-        Match::Icmp { kind, code, invert } => {
-            let (packet_kind, packet_code) = tuple.icmp_kind();
-            // 255 is iptables' "any".
-            let fits =
-                *kind == 255 || *kind == packet_kind && code.is_none_or(|code| code == packet_code);
-            fits != *invert
-        }
-        Match::Mark { value, mask, invert } => (packet.mark & mask == *value) != *invert,
-        // Kernel: xt_connmark.c, connmark_mt: without a connection false, inverted or not.
-        Match::Connmark { value, mask, invert } => {
-            cx.ct.entry().is_some_and(|entry| (entry.mark() & mask == *value) != *invert)
-        }
-        Match::Conntrack(wanted) => conntrack_matches(wanted, cx),
-        Match::CtState { states, invert } | Match::State { states, invert } => {
-            states.intersects(cx.ct_state) != *invert
-        }
-        Match::AddrType { src, dst, limit } => {
-            let on = match limit {
-                None => None,
-                Some(LimitIface::In) => cx.in_dev,
-                Some(LimitIface::Out) => cx.out_dev,
-            };
-            let fits = |wanted: &Option<AddrTypeMatch>, address| {
-                wanted.is_none_or(|AddrTypeMatch { types, invert }| {
-                    types.contains(cx.host.addr_type(address, on)) != invert
-                })
-            };
-            fits(src, tuple.src()) && fits(dst, tuple.dst())
-        }
-        Match::Comment(_) => true,
-        Match::Physdev(wanted) => physdev_matches(wanted, cx),
-        Match::Mac { address, invert } => match cx.ingress.and_then(|ingress| ingress.source) {
-            Some(source) => (source == *address) != *invert,
-            None => false,
-        },
-        Match::Iprange(range) => {
-            let lies = |wanted: &Option<Invertible<(IpAddr, IpAddr)>>, address: IpAddr| {
-                wanted.is_none_or(|Invertible { value: (min, max), invert }| {
-                    (min <= address && address <= max) != invert
-                })
-            };
-            lies(&range.src, tuple.src()) && lies(&range.dst, tuple.dst())
-        }
-        Match::Owner(wanted) => owner_matches(wanted, cx.socket),
-        Match::Pkttype { kind, invert } => {
-            let seen = cx.ingress.map_or(FrameKind::Unicast, |ingress| ingress.kind);
-            (seen == *kind) != *invert
-        }
-        Match::Ttl { compare, value } => match compare {
-            TtlCompare::Eq => packet.ttl == *value,
-            TtlCompare::Ne => packet.ttl != *value,
-            TtlCompare::Lt => packet.ttl < *value,
-            TtlCompare::Gt => packet.ttl > *value,
-        },
-        Match::Length { min, max, invert } => {
-            (u32::from(*min) <= packet.len && packet.len <= u32::from(*max)) != *invert
-        }
-        Match::Tos { value, mask, invert, .. } => (packet.tos & mask == *value) != *invert,
-        Match::Random { .. }
-        | Match::Nth { .. }
-        | Match::Recent(_)
-        | Match::Set(_)
-        | Match::Limit(_)
-        | Match::Hashlimit(_)
-        | Match::Unsupported(_) => unreachable!("is decided with its rule"),
-    }
-}
-
-fn ports_match(wanted: Option<PortMatch>, port: u16) -> bool {
-    wanted.is_none_or(|wanted| wanted.matches(port))
-}
-
-/// Kernel: xt_conntrack.c, conntrack_mt.
-fn conntrack_matches<H, D>(wanted: &ConntrackMatch, cx: &Context<'_, H, D>) -> bool {
-    if let Some(Invertible { value: states, invert }) = wanted.states
-        && states.intersects(cx.ct_state) == invert
-    {
-        return false;
-    }
-    let Some((entry, direction)) = cx.ct.entry_and_direction() else {
-        return wanted.states.is_some();
-    };
-    if wanted.direction.is_some_and(|wanted| wanted != direction) {
-        return false;
-    }
-    let (original, reply) = (entry.tuple(Direction::Original), entry.tuple(Direction::Reply));
-    let address = |wanted: &Option<Invertible<CtAddress>>, address: IpAddr| {
-        wanted.is_none_or(|Invertible { value, invert }| {
-            Prefix::new(value.address, value.len).contains(address) != invert
-        })
-    };
-    let number = |wanted: &Option<Invertible<u8>>, number: u8| {
-        wanted.is_none_or(|Invertible { value, invert }| (value == number) != invert)
-    };
-    let seconds = entry.deadline().saturating_since(cx.now).as_secs();
-    number(
-        &wanted.protocol.map(|p| Invertible { value: p.value.0, invert: p.invert }),
-        original.protocol.0,
-    ) && address(&wanted.orig_src, original.src())
-        && address(&wanted.orig_dst, original.dst())
-        && address(&wanted.repl_src, reply.src())
-        && address(&wanted.repl_dst, reply.dst())
-        && ports_match(wanted.orig_src_port, original.src_part)
-        && ports_match(wanted.orig_dst_port, original.dst_part)
-        && ports_match(wanted.repl_src_port, reply.src_part)
-        && ports_match(wanted.repl_dst_port, reply.dst_part)
-        && wanted.status.is_none_or(|Invertible { value, invert }| {
-            let bits = entry.status().ct_status();
-            let fits = value.0 & bits != 0 || value.0 == 0 && bits == 0;
-            fits != invert
-        })
-        && wanted.expire.is_none_or(|Invertible { value: (min, max), invert }| {
-            (u64::from(min) <= seconds && seconds <= u64::from(max)) != invert
-        })
-}
-
-/// Kernel: xt_physdev.c, physdev_mt.
-fn physdev_matches<H: Host, D>(wanted: &PhysdevMatch, cx: &Context<'_, H, D>) -> bool {
-    let in_port = cx.ingress.and_then(|ingress| ingress.port);
-    let out_port = cx.out_port;
-    let is = |wanted: Option<bool>, fact: bool| wanted.is_none_or(|wanted| wanted == fact);
-    let port = |wanted: &Option<DeviceMatch>, port: Option<DeviceId>| {
-        wanted.as_ref().is_none_or(|wanted| device_matches(wanted, port, cx.host))
-    };
-    is(wanted.is_in, in_port.is_some())
-        && is(wanted.is_out, out_port.is_some())
-        && is(wanted.is_bridged, in_port.is_some() && out_port.is_some())
-        && port(&wanted.in_port, in_port)
-        && port(&wanted.out_port, out_port)
-}
-
-/// Kernel: xt_owner.c, owner_mt.
-fn owner_matches(wanted: &OwnerMatch, socket: Option<Socket>) -> bool {
-    let lies = |wanted: Option<Invertible<(u32, u32)>>, id: Option<u32>| {
-        wanted.is_none_or(|Invertible { value: (min, max), invert }| {
-            id.is_some_and(|id| min <= id && id <= max) != invert
-        })
-    };
-    wanted.socket_exists.is_none_or(|exists| exists == socket.is_some())
-        && lies(wanted.uid, socket.map(|socket| socket.uid))
-        && lies(wanted.gid, socket.map(|socket| socket.gid))
-}
-
-fn device_matches<H: Host>(wanted: &DeviceMatch, dev: Option<DeviceId>, host: &H) -> bool {
-    wanted.pattern.matches(dev.map(|dev| host.device_name(dev))) != wanted.invert
-}
-
-impl Memory {
-    /// Counts a packet that reached an nth match and returns whether its turn has come.
-    // Kernel: xt_statistic.c: the count starts at every - 1 - packet and matches on reaching every
-    fn nth_matches(&mut self, key: StateKey, place: u32, every: u32, packet: u32) -> bool {
-        let count = self.nth.entry((key.0, key.1, key.2, place)).or_insert(every - 1 - packet);
-        *count += 1;
-        if *count >= every {
-            *count = 0;
-            return true;
-        }
-        false
     }
 }
 

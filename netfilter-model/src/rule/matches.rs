@@ -195,6 +195,25 @@ pub enum Match {
         /// Any but it.
         invert: bool,
     },
+    /// `-m tcpmss --mss`: the segment size that a TCP segment announces.
+    Tcpmss {
+        /// At least.
+        min: u16,
+        /// At most.
+        max: u16,
+        /// Outside of it, or none is announced.
+        invert: bool,
+    },
+    /// `-m rpfilter`.
+    Rpfilter(RpfilterMatch),
+    /// A match that has one answer in this model, such as `helper` (there are none) or
+    /// `policy --pol none` (there is no IPsec).
+    Fixed {
+        /// As it was written.
+        written: Box<Unsupported>,
+        /// The answer.
+        holds: bool,
+    },
     /// A match that is known by name but cannot be modelled: evaluation follows both answers.
     Unsupported(Box<Unsupported>),
 }
@@ -429,6 +448,19 @@ pub struct HashlimitMatch {
     pub dst_len: u8,
     /// Other options, as printed; they do not change what matches.
     pub other: Option<Arc<str>>,
+}
+
+/// `-m rpfilter`: whether the packet's source is reached by the device that it came in by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RpfilterMatch {
+    /// `--loose`: by any device.
+    pub loose: bool,
+    /// `--validmark`: the packet's mark counts in routing.
+    pub validmark: bool,
+    /// `--accept-local`: the source may be an address of this host.
+    pub accept_local: bool,
+    /// `--invert`.
+    pub invert: bool,
 }
 
 /// `-m iprange`: first and last address.

@@ -35,14 +35,14 @@ pub use matches::{
     AddrType, AddrTypeMatch, AddrTypes, ConntrackMatch, CtAddress, CtStates, CtStatuses,
     DeviceMatch, FlagsMatch, FrameKind, HashlimitMatch, Invertible, IprangeMatch, LimitIface,
     LimitMatch, Match, Multiport, MultiportSide, OwnerMatch, PhysdevMatch, PortMatch, RecentAction,
-    RecentMatch, SctpMatch, SetMatch, SetSide, TtlCompare, Unsupported,
+    RecentMatch, RpfilterMatch, SctpMatch, SetMatch, SetSide, TtlCompare, Unsupported,
 };
 pub(crate) use random::Run;
 pub use random::{LAW_BITS, Probability, ProbabilityError, random_run_probabilities};
 pub use render::iptables_save;
 pub use target::{
     ConnmarkOp, CtTarget, Nat, NatAddresses, NatFlags, NatRange, RejectWith, SetTarget, Target,
-    TproxyTarget, Zone, ZoneSide,
+    TproxyTarget, TtlChange, Zone, ZoneSide,
 };
 pub use validate::{Problem, ValidationError};
 

@@ -29,6 +29,20 @@ pub enum Target {
         /// What is cleared first.
         mask: u32,
     },
+    /// `TOS` and `DSCP`: tos = (tos AND NOT mask) XOR value; the next rule runs.
+    Tos {
+        /// What is flipped in.
+        value: u8,
+        /// What is cleared first.
+        mask: u8,
+        /// Written as `DSCP`.
+        dscp: bool,
+    },
+    /// `TTL`, or `HL`; the next rule runs.
+    Ttl(TtlChange),
+    /// `TCPMSS`: the announced segment size becomes at most this, `--set-mss`; `None` is
+    /// `--clamp-mss-to-pmtu`. The next rule runs.
+    Tcpmss(Option<u16>),
     /// The connection's mark; the next rule runs.
     Connmark(ConnmarkOp),
     /// `CT` and `NOTRACK`: what connection tracking is to do; the next rule runs.
@@ -84,6 +98,17 @@ pub enum RejectWith {
 impl RejectWith {
     /// The default of `REJECT`.
     pub const DEFAULT: RejectWith = RejectWith::Icmp(IcmpError::PortUnreachable);
+}
+
+/// What `TTL` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TtlChange {
+    /// `--ttl-set`.
+    Set(u8),
+    /// `--ttl-inc`.
+    Add(u8),
+    /// `--ttl-dec`.
+    Subtract(u8),
 }
 
 /// What `CONNMARK` does, with the kernel's masks.

@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::conntrack::{Conntrack, Sysctls};
 use crate::hook::Hook;
-use crate::packet::TcpFlags;
+use crate::packet::{L4, Segment, TcpFlags};
 use crate::rule::{
-    Base, Fragment, FragmentId, FragmentView, Origin, Probability, Ruleset, RulesetBuilder,
-    SlotHit, SlotId,
+    AddrTypeMatch, Base, FlagsMatch, Fragment, FragmentId, FragmentView, LimitIface, Match, Origin,
+    PortMatch, Probability, RpfilterMatch, Ruleset, RulesetBuilder, SlotHit, SlotId, Target,
 };
 use crate::testing::*;
 use crate::tuple::{Protocol, Tuple};
@@ -551,4 +551,122 @@ fn fragment(
         builder.contribute(slot, made);
     }
     builder.build().expect("a valid fragment")
+}
+
+#[test]
+fn targets_change_fields() {
+    let steps = [
+        Target::Tos { value: 0x10, mask: 0x3f, dscp: false },
+        Target::Ttl(crate::rule::TtlChange::Subtract(4)),
+        Target::Tcpmss(Some(1000)),
+    ];
+    let mut builder = RulesetBuilder::new();
+    let chain = builder.builtin(Table::Mangle, Hook::Forward);
+    for target in steps {
+        let wanted = rule().protocol(Protocol::TCP);
+        let syn =
+            Match::Tcp { sport: None, dport: None, flags: Some(FlagsMatch::SYN), option: None };
+        builder.append(Table::Mangle, chain, wanted.with(syn).then(target));
+    }
+    let rules = builder.build().unwrap();
+    let seen = |packet| {
+        let mut memory = Memory::default();
+        let lookup = Lookup::Indexed;
+        walk(&rules, Table::Mangle, Hook::Forward, packet, 0, lookup, &mut memory).packet
+    };
+    let plain = seen(Packet { tos: 0xff, ..packet() });
+    assert_eq!((plain.tos, plain.ttl), (0xd0, 60));
+    let mut with_segment = packet();
+    for (announced, expected) in [(1460, 1000), (900, 900), (0, 536)] {
+        let segment = Segment { mss: announced, ..Segment::default() };
+        with_segment.l4 = L4::Tcp { flags: TcpFlags::SYN, segment: Some(segment) };
+        let L4::Tcp { segment: Some(segment), .. } = seen(with_segment).l4 else { panic!() };
+        assert_eq!(segment.mss, expected);
+    }
+}
+
+#[test]
+fn rpfilter_asks_for_the_way_back() {
+    let strict = RpfilterMatch::default();
+    let cases = [
+        (CLIENT, strict, true),
+        (REMOTE_POD, strict, false),
+        (REMOTE_POD, RpfilterMatch { loose: true, ..strict }, true),
+        (REMOTE_POD, RpfilterMatch { invert: true, ..strict }, true),
+        (BRIDGE, strict, false),
+        (BRIDGE, RpfilterMatch { accept_local: true, ..strict }, true),
+        (NODE, RpfilterMatch { accept_local: true, ..strict }, false),
+        (NODE, RpfilterMatch { accept_local: true, loose: true, ..strict }, true),
+    ];
+    for (src, wanted, expected) in cases {
+        let mut builder = RulesetBuilder::new();
+        let chain = builder.builtin(Table::Raw, Hook::Prerouting);
+        builder.append(Table::Raw, chain, rule().with(Match::Rpfilter(wanted)).then(Target::Drop));
+        let rules = builder.build().unwrap();
+        let mut memory = Memory::default();
+        let packet = tcp((src, 1), (VIP, 80), TcpFlags::SYN);
+        let hook = Hook::Prerouting;
+        let seen = walk(&rules, Table::Raw, hook, packet, 0, Lookup::Indexed, &mut memory);
+        assert_eq!(seen.verdict == Verdict::Drop, expected, "{src} {wanted:?}");
+    }
+}
+
+#[test]
+fn state_of_rules_goes_with_the_table_and_names_stay_while_they_are_used() {
+    let limit = Match::Limit(Box::new(crate::rule::LimitMatch { period: 36_000_000, burst: 1 }));
+    let recent = |action, hitcount| {
+        let mask = std::net::Ipv4Addr::BROADCAST.into();
+        Match::Recent(Box::new(crate::rule::RecentMatch {
+            action,
+            seconds: None,
+            reap: false,
+            hitcount,
+            ttl: false,
+            name: "seen".into(),
+            mask,
+            destination: false,
+            invert: false,
+        }))
+    };
+    let ruleset = |conditions: &[Match]| {
+        let mut builder = RulesetBuilder::new();
+        let chain = builder.builtin(Table::Filter, Hook::Forward);
+        for condition in conditions {
+            builder.append(Table::Filter, chain, rule().with(condition.clone()));
+        }
+        builder.build().unwrap()
+    };
+    use crate::rule::RecentAction::{Check, Set};
+    let accept = |rules: &Ruleset, memory: &mut Memory| {
+        let seen = walk(rules, Table::Filter, Hook::Forward, packet(), 0, Lookup::Indexed, memory);
+        seen.verdict
+    };
+    let dropping = |condition: &Match| {
+        let mut builder = RulesetBuilder::new();
+        let chain = builder.builtin(Table::Filter, Hook::Forward);
+        builder.append(Table::Filter, chain, rule().with(condition.clone()).then(Target::Drop));
+        builder.build().unwrap()
+    };
+    let mut memory = Memory::default();
+    let limited = dropping(&limit);
+    assert_eq!(accept(&limited, &mut memory), Verdict::Drop);
+    assert_eq!(accept(&limited, &mut memory), Verdict::Accept);
+    memory.table_replaced(Table::Nat);
+    assert_eq!(accept(&limited, &mut memory), Verdict::Accept);
+    memory.table_replaced(Table::Filter);
+    assert_eq!(accept(&limited, &mut memory), Verdict::Drop, "a new bucket is full");
+
+    let set = ruleset(&[recent(Set, None)]);
+    memory.ruleset_loaded(&set);
+    let _ = accept(&set, &mut memory);
+    let check = dropping(&recent(Check, None));
+    memory.table_replaced(Table::Filter);
+    memory.ruleset_loaded(&check);
+    assert_eq!(accept(&check, &mut memory), Verdict::Drop, "the list has a name");
+    memory.ruleset_loaded(&limited);
+    memory.ruleset_loaded(&check);
+    assert_eq!(accept(&check, &mut memory), Verdict::Accept, "no rule had named it");
+    let _ = accept(&set, &mut memory);
+    memory.ruleset_loaded(&dropping(&recent(Check, Some(64))));
+    assert_eq!(memory.recent("seen").map(Iterator::count), Some(0), "a list that grows is emptied");
 }

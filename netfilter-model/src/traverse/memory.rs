@@ -1,0 +1,134 @@
+//! What rules keep between packets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::hook::Table;
+use crate::packet::Packet;
+use crate::rule::{ChainId, HashlimitMatch, LimitMatch, Match, RecentMatch, Ruleset};
+use crate::set::Sets;
+use crate::time::SimTime;
+
+use super::Frame;
+use super::code::Return;
+use super::limit::{Bucket, Buckets};
+use super::recent::{RecentEntry, RecentList};
+
+/// Names a rule for the state that it keeps: table, chain, position.
+pub(super) type StateKey = (Table, ChainId, u32);
+
+/// What traversal keeps between packets: the state of single rules (`limit`, `statistic --mode
+/// nth`), what has a name (`recent`, `hashlimit`, ipsets), and the stack's space.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// The ipsets, which rules match and change.
+    pub sets: Sets,
+    nth: BTreeMap<(StateKey, u32), u32>,
+    limits: BTreeMap<(StateKey, u32), Bucket>,
+    recent: BTreeMap<Arc<str>, RecentList>,
+    /// By name and whether IPv6.
+    hashlimits: BTreeMap<(Arc<str>, bool), Buckets>,
+    pub(super) stack: Vec<Frame>,
+    pub(super) returns: Vec<Return>,
+}
+
+impl Memory {
+    /// Forgets the state of a table's own rules, as x_tables does whenever a table is replaced.
+    pub fn table_replaced(&mut self, table: Table) {
+        self.nth.retain(|((of, ..), _), _| *of != table);
+        self.limits.retain(|((of, ..), _), _| *of != table);
+    }
+
+    /// Takes note of the ruleset that is in force from now on: what has a name stays as long as a
+    /// rule names it, and a `recent` list has room for the largest hit count that is asked of it.
+    ///
+    /// Without this call lists grow as rules are reached.
+    pub fn ruleset_loaded(&mut self, ruleset: &Ruleset) {
+        let mut recent = BTreeSet::new();
+        let mut hashlimits = BTreeSet::new();
+        let chains = Table::ALL.into_iter().flat_map(|table| ruleset.chains(table));
+        let rules = chains.flat_map(|chain| chain.rules());
+        for condition in rules.flat_map(|rule| rule.matches()) {
+            match condition {
+                Match::Recent(wanted) => {
+                    self.recent_list(wanted);
+                    recent.insert(wanted.name.clone());
+                }
+                Match::Hashlimit(wanted) => {
+                    hashlimits.insert(wanted.name.clone());
+                }
+                _ => {}
+            }
+        }
+        self.recent.retain(|name, _| recent.contains(name));
+        self.hashlimits.retain(|(name, _), _| hashlimits.contains(name));
+    }
+
+    /// Returns the addresses of a `recent` list, the longest unseen first; `None` if no rule has
+    /// used it.
+    pub fn recent(&self, name: &str) -> Option<impl Iterator<Item = RecentEntry<'_>>> {
+        Some(self.recent.get(name)?.entries())
+    }
+
+    fn recent_list(&mut self, wanted: &RecentMatch) -> &mut RecentList {
+        if !self.recent.contains_key(&wanted.name) {
+            self.recent.insert(wanted.name.clone(), RecentList::new(wanted.mask));
+        }
+        let list = self.recent.get_mut(&wanted.name).expect("just made");
+        list.make_room(wanted.hitcount);
+        list
+    }
+
+    pub(super) fn recent_matches(
+        &mut self,
+        wanted: &RecentMatch,
+        packet: &Packet,
+        ttl: u8,
+        now: SimTime,
+    ) -> bool {
+        self.recent_list(wanted).matches(wanted, packet, ttl, now.jiffies())
+    }
+
+    /// Counts a packet that reached an nth match and returns whether its turn has come.
+    // Kernel: xt_statistic.c: the count starts at every - 1 - packet and matches on reaching every
+    pub(super) fn nth_matches(
+        &mut self,
+        key: StateKey,
+        place: u32,
+        every: u32,
+        packet: u32,
+    ) -> bool {
+        let count = self.nth.entry((key, place)).or_insert(every - 1 - packet);
+        *count += 1;
+        if *count >= every {
+            *count = 0;
+            return true;
+        }
+        false
+    }
+
+    /// Takes a token from a rule's bucket, which starts full.
+    pub(super) fn limit_matches(
+        &mut self,
+        key: StateKey,
+        place: u32,
+        limit: LimitMatch,
+        now: SimTime,
+    ) -> bool {
+        let now = now.jiffies();
+        let bucket = self.limits.entry((key, place)).or_insert_with(|| Bucket::limit(limit, now));
+        bucket.take(now)
+    }
+
+    pub(super) fn hashlimit_matches(
+        &mut self,
+        limit: &HashlimitMatch,
+        packet: &Packet,
+        now: SimTime,
+    ) -> bool {
+        let now = now.jiffies();
+        let key = (limit.name.clone(), packet.tuple.src().is_ipv6());
+        let buckets = self.hashlimits.entry(key).or_insert_with(|| Buckets::new(limit, now));
+        buckets.take(packet, now) != limit.above
+    }
+}
