@@ -39,6 +39,8 @@ pub enum Route {
     Bridged {
         /// The bridge.
         dev: DeviceId,
+        /// The port by which it leaves, if the host knows its ports.
+        port: Option<DeviceId>,
         /// The neighbour.
         next_hop: IpAddr,
     },
@@ -61,6 +63,8 @@ pub struct Ingress {
     pub port: Option<DeviceId>,
     /// The frame's source address.
     pub source: Option<[u8; 6]>,
+    /// The frame's destination address.
+    pub destination: Option<[u8; 6]>,
     /// How the frame was addressed.
     pub kind: FrameKind,
 }
@@ -68,8 +72,20 @@ pub struct Ingress {
 impl Ingress {
     /// Returns the arrival of a unicast frame by a device.
     pub const fn by(dev: DeviceId) -> Ingress {
-        Ingress { dev, port: None, source: None, kind: FrameKind::Unicast }
+        let (port, source, destination) = (None, None, None);
+        Ingress { dev, port, source, destination, kind: FrameKind::Unicast }
     }
+}
+
+/// A question to a bridge about a frame that has passed PREROUTING in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BridgeQuery {
+    /// How the frame came in.
+    pub ingress: Ingress,
+    /// The packet's route, as the host would ask for it.
+    pub packet: RouteQuery,
+    /// PREROUTING has changed the packet's destination.
+    pub rewritten: bool,
 }
 
 /// The socket that a packet comes from.
@@ -88,17 +104,42 @@ pub trait Host {
     /// Returns where a packet goes.
     fn route(&self, query: RouteQuery) -> Route;
 
+    /// Returns where a frame goes that came in by a port of a bridge and has passed PREROUTING
+    /// there ([`Route::Bridged`], or [`Route::Blackhole`] if the bridge keeps it), or `None` if it
+    /// is handed up to be routed.
+    // Kernel: br_netfilter_hooks.c, br_nf_pre_routing_finish
+    fn bridge(&self, _query: BridgeQuery) -> Option<Route> {
+        None
+    }
+
     /// Returns what the local routing table says about an address; with `on`, an address counts
     /// as local only if it belongs to that device.
     fn addr_type(&self, addr: IpAddr, on: Option<DeviceId>) -> AddrType;
 
     /// Returns the address of a device from which a packet to that neighbour is best sent: what
-    /// MASQUERADE and REDIRECT take and ICMP errors come from.
+    /// MASQUERADE takes.
     fn masquerade_address(&self, dev: DeviceId, next_hop: IpAddr) -> Option<IpAddr>;
 
     /// Returns the largest IP packet that a device sends.
     fn mtu(&self, _dev: DeviceId) -> u16 {
         1500
+    }
+
+    /// Returns the address of an input device that REDIRECT takes.
+    fn redirect_address(&self, dev: DeviceId, src: IpAddr) -> Option<IpAddr> {
+        self.masquerade_address(dev, src)
+    }
+
+    /// Returns the address that a packet gets which this host makes and sends by a route: what
+    /// sockets without an address of their own and ICMP errors come from.
+    fn source_address(&self, query: RouteQuery, route: Route) -> Option<IpAddr> {
+        match route {
+            Route::Local => Some(query.dst),
+            Route::Forward { dev, next_hop } | Route::Bridged { dev, next_hop, .. } => {
+                self.masquerade_address(dev, next_hop)
+            }
+            Route::Unreachable | Route::Prohibited | Route::Blackhole | Route::NoRoute => None,
+        }
     }
 
     /// Returns the loopback device.

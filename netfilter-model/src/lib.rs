@@ -25,6 +25,7 @@
 //! - [`conntrack`]: connections, their states and timeouts.
 //! - [`netns`]: one network namespace; packets go in, outcomes come out.
 //! - [`exact`]: every way of a packet, and the exact probability of each.
+//! - [`network`]: several namespaces joined by links, with sockets.
 //! - [`host`]: what the caller supplies: routes, addresses, device names, random numbers.
 //!
 //! Modelled: the five hooks and five tables of iptables with the matches and targets that
@@ -66,6 +67,7 @@ pub mod hook;
 pub mod host;
 mod nat;
 pub mod netns;
+pub mod network;
 pub mod packet;
 mod prefix;
 pub mod rule;

@@ -17,6 +17,7 @@
 )]
 
 mod answer;
+mod defrag;
 mod limit;
 mod outcome;
 mod step;
@@ -28,11 +29,12 @@ use std::net::IpAddr;
 use crate::conntrack::{Conntrack, CtInfo, Direction, Entry, Sysctls, Track};
 use crate::device::DeviceId;
 use crate::hook::{Hook, Table};
-use crate::host::{Draws, Env, Host, Ingress, Note, Route, RouteQuery, Socket};
+use crate::host::{BridgeQuery, Draws, Env, Host, Ingress, Note, Route, RouteQuery, Socket};
 use crate::packet::{IcmpError, Packet};
 use crate::rule::{RejectWith, RuleRef, Rules};
 use crate::traverse::{Lookup, Memory};
 
+use defrag::{Defrag, Whole};
 use limit::IcmpLimit;
 use outcome::Seal;
 pub use outcome::{Answer, Delivery, Drop, DropReason, Egress, Outcome, Rejection, Stopped};
@@ -44,6 +46,7 @@ pub struct Netns {
     memory: Memory,
     lookup: Lookup,
     icmp_limit: IcmpLimit,
+    defrag: Defrag,
 }
 
 /// A packet on its way through the hooks.
@@ -67,6 +70,8 @@ struct Flight {
     zones: [u16; 2],
     /// The packet's connection, while it is not in the table.
     entry: Option<Entry>,
+    /// The length of its longest piece, if it came in pieces.
+    piece_max: u16,
     ordinal: u32,
     evaluated: u32,
 }
@@ -82,7 +87,7 @@ struct Stop {
 /// A received packet that has passed PREROUTING.
 #[derive(Debug)]
 #[must_use]
-pub struct Prerouted(Flight);
+pub struct Prerouted(Flight, IpAddr);
 
 /// A packet for this host.
 #[derive(Debug)]
@@ -143,6 +148,7 @@ impl Netns {
             memory: Memory::default(),
             lookup: Lookup::default(),
             icmp_limit: IcmpLimit::new(),
+            defrag: Defrag::default(),
         }
     }
 
@@ -154,6 +160,12 @@ impl Netns {
     /// Returns its connections, to delete some.
     pub fn conntrack_mut(&mut self) -> &mut Conntrack {
         &mut self.conntrack
+    }
+
+    /// Sets the time after which an ICMP error may go to a destination again
+    /// (`net.ipv4.icmp_ratelimit`); zero for no limit.
+    pub fn set_icmp_ratelimit(&mut self, rate: std::time::Duration) {
+        self.icmp_limit.rate = rate;
     }
 
     /// Sets how rules are found. Outcomes do not depend on it.
@@ -209,9 +221,15 @@ impl Netns {
         flight: &mut Flight,
         env: &mut Env<'_, H, R, D>,
     ) -> Result<Way, Stop> {
+        if flight.packet.fragment.is_some() && env.rules.tracks() {
+            self.gather(Hook::Prerouting, flight, env)?;
+        }
+        let dst = flight.packet.tuple.dst();
         self.run_hook(Hook::Prerouting, flight, env)?;
-        match route_received(flight, env)? {
+        match route_received(flight, dst, env)? {
             Way::Local => {
+                // Kernel: ip_input.c, ip_local_deliver
+                self.gather(Hook::Input, flight, env)?;
                 self.run_hook(Hook::Input, flight, env)?;
                 Ok(Way::Local)
             }
@@ -265,6 +283,9 @@ impl Netns {
         env: &mut Env<'_, H, R, D>,
     ) -> Result<Way, Stop> {
         set_out(flight, route, env.host)?;
+        if flight.packet.fragment.is_some() && env.rules.tracks() {
+            self.gather(Hook::Output, flight, env)?;
+        }
         self.run_hook(Hook::Output, flight, env)?;
         self.run_hook(Hook::Postrouting, flight, env)?;
         if !is_loopback(flight, env.host) {
@@ -272,6 +293,23 @@ impl Netns {
         }
         self.run_loopback(flight, env)?;
         Ok(Way::Local)
+    }
+
+    /// Puts a fragment to those of its packet that have come; goes on when it was the last.
+    fn gather<H, R, D>(
+        &mut self,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        let Some(part) = flight.packet.fragment else {
+            return Ok(());
+        };
+        let incomplete = Stop { hook, reason: DropReason::Incomplete, tell: None };
+        let whole = self.defrag.add(env.now, &flight.packet, part);
+        let Whole { packet, piece_max } = whole.ok_or(incomplete)?;
+        (flight.packet, flight.piece_max) = (packet, piece_max);
+        Ok(())
     }
 
     fn run_loopback<H: Host, R: Rules, D: Draws>(
@@ -307,16 +345,17 @@ impl Netns {
         env: &mut Env<'_, H, R, D>,
     ) -> Result<Prerouted, Stopped> {
         let flight = Flight::new(packet, Some(in_dev));
-        self.step(Hook::Prerouting, flight, env).map(Prerouted)
+        let dst = packet.tuple.dst();
+        self.step(Hook::Prerouting, flight, env).map(|flight| Prerouted(flight, dst))
     }
 
     /// Decides where a received packet goes. A routed packet loses a hop here, before FORWARD.
     pub fn route<H: Host, R: Rules, D: Draws>(
         &mut self,
-        Prerouted(mut flight): Prerouted,
+        Prerouted(mut flight, dst): Prerouted,
         env: &mut Env<'_, H, R, D>,
     ) -> Routed {
-        match route_received(&mut flight, env) {
+        match route_received(&mut flight, dst, env) {
             Ok(Way::Local) => Routed::Input(ToInput(flight)),
             Ok(Way::Out) => Routed::Forward(ToForward(flight)),
             Err(stop) => Routed::Stopped(self.stopped(flight, stop, env)),
@@ -399,8 +438,9 @@ impl Netns {
     fn egress(&self, flight: &Flight) -> Egress {
         let (dev, next_hop) = flight.out.expect("a packet that leaves has a way out");
         let (ct, dnat) = self.tracked(flight);
-        let Flight { packet, evaluated, .. } = *flight;
-        Egress { packet, dev, next_hop, ct, dnat, evaluated, seal: Seal }
+        let Flight { packet, out_port, piece_max, evaluated, .. } = *flight;
+        let port = out_port;
+        Egress { packet, dev, port, next_hop, piece_max, ct, dnat, evaluated, seal: Seal }
     }
 
     fn delivery(&self, flight: &Flight, in_dev: DeviceId) -> Delivery {
@@ -455,6 +495,7 @@ impl Flight {
             socket: in_dev.is_none().then(Socket::default),
             zones: [0; 2],
             entry: None,
+            piece_max: 0,
             ordinal: 0,
             evaluated: 0,
         }
@@ -466,15 +507,23 @@ impl Flight {
     }
 }
 
-/// Routes a packet that has passed PREROUTING.
+/// Routes a packet that has passed PREROUTING; `dst` is where it went before.
 #[inline]
 fn route_received<H: Host, R, D: Draws>(
     flight: &mut Flight,
+    dst: IpAddr,
     env: &mut Env<'_, H, R, D>,
 ) -> Result<Way, Stop> {
     let hook = Hook::Prerouting;
     let query = flight.route_query();
-    let route = env.host.route(query);
+    let bridged = match flight.ingress {
+        Some(ingress) if ingress.port.is_some() => {
+            let rewritten = query.dst != dst;
+            env.host.bridge(BridgeQuery { ingress, packet: query, rewritten })
+        }
+        _ => None,
+    };
+    let route = bridged.unwrap_or_else(|| env.host.route(query));
     env.draws.note(Note::Routed { hook, query, route });
     match route {
         Route::Local => Ok(Way::Local),
@@ -488,8 +537,9 @@ fn route_received<H: Host, R, D: Draws>(
             flight.out = Some((dev, next_hop));
             Ok(Way::Out)
         }
-        Route::Bridged { dev, next_hop } => {
+        Route::Bridged { dev, port, next_hop } => {
             flight.out = Some((dev, next_hop));
+            flight.out_port = port;
             Ok(Way::Out)
         }
         refusal => {
@@ -503,7 +553,7 @@ fn route_received<H: Host, R, D: Draws>(
 fn set_out<H: Host>(flight: &mut Flight, route: Route, host: &H) -> Result<(), Stop> {
     flight.out = Some(match route {
         Route::Local => (host.loopback(), flight.packet.tuple.dst()),
-        Route::Forward { dev, next_hop } | Route::Bridged { dev, next_hop } => (dev, next_hop),
+        Route::Forward { dev, next_hop } | Route::Bridged { dev, next_hop, .. } => (dev, next_hop),
         refusal => {
             let (reason, _) = refused(refusal);
             return Err(Stop { hook: Hook::Output, reason, tell: None });

@@ -31,6 +31,21 @@ impl TcpFlags {
     /// What `--syn` looks at.
     pub const FIN_SYN_RST_ACK: TcpFlags = TcpFlags(0x17);
 
+    /// ECN echo: kept, and seen by no rule.
+    pub const ECE: TcpFlags = TcpFlags(0x40);
+    /// The congestion window was reduced: kept, and seen by no rule.
+    pub const CWR: TcpFlags = TcpFlags(0x80);
+
+    /// Returns the flags of a byte as in the header.
+    pub const fn from_bits(bits: u8) -> TcpFlags {
+        TcpFlags(bits)
+    }
+
+    /// Returns the byte as in the header.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
     /// Returns whether all of `flags` are set.
     pub const fn contains(self, flags: TcpFlags) -> bool {
         self.0 & flags.0 == flags.0
@@ -99,6 +114,8 @@ pub enum IcmpError {
     AdminProhibited,
     /// Type 11, code 0.
     TimeExceeded,
+    /// Any other type and code of an error.
+    Other(u8, u8),
 }
 
 impl IcmpError {
@@ -115,6 +132,23 @@ impl IcmpError {
             IcmpError::HostProhibited => (3, 10),
             IcmpError::AdminProhibited => (3, 13),
             IcmpError::TimeExceeded => (11, 0),
+            IcmpError::Other(kind, code) => (kind, code),
+        }
+    }
+
+    /// Returns the error of this type and code in ICMP for IPv4.
+    pub const fn of_kind(kind: u8, code: u8) -> IcmpError {
+        match (kind, code) {
+            (3, 0) => IcmpError::NetUnreachable,
+            (3, 1) => IcmpError::HostUnreachable,
+            (3, 2) => IcmpError::ProtocolUnreachable,
+            (3, 3) => IcmpError::PortUnreachable,
+            (3, 4) => IcmpError::FragmentationNeeded,
+            (3, 9) => IcmpError::NetProhibited,
+            (3, 10) => IcmpError::HostProhibited,
+            (3, 13) => IcmpError::AdminProhibited,
+            (11, 0) => IcmpError::TimeExceeded,
+            (kind, code) => IcmpError::Other(kind, code),
         }
     }
 }
@@ -218,6 +252,30 @@ impl Packet {
         Packet::new(id, tuple, L4::Tcp { flags, segment: None }, 40)
     }
 
+    /// Returns the segment that resets a connection; a reset, and what is not TCP, is not answered
+    /// with one.
+    // Kernel: nf_reject_ipv4.c, nf_reject_ip_tcphdr_put; tcp_ipv4.c, tcp_v4_send_reset
+    pub fn tcp_reset(id: u64, about: &Packet) -> Option<Packet> {
+        let L4::Tcp { flags, segment } = about.l4 else {
+            return None;
+        };
+        if flags.contains(TcpFlags::RST) {
+            return None;
+        }
+        // An acknowledged segment is reset at its acknowledgement number, without ACK.
+        let acked = flags.contains(TcpFlags::ACK);
+        let answer = if acked { TcpFlags::RST } else { TcpFlags::RST | TcpFlags::ACK };
+        let segment = segment.map(|about| {
+            let ends = flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::FIN);
+            let end = about.seq.wrapping_add(u32::from(about.data) + u32::from(ends));
+            let (seq, ack) = if acked { (about.ack, 0) } else { (0, end) };
+            Segment { seq, ack, ..Segment::default() }
+        });
+        let l4 = L4::Tcp { flags: answer, segment };
+        let len = about.header_len() + 20;
+        Some(Packet::new(id, about.tuple.reply(), l4, len))
+    }
+
     /// Returns a UDP datagram of `len` bytes, IP header included.
     pub fn udp(id: u64, tuple: Tuple, len: u32) -> Packet {
         assert_eq!(tuple.protocol, Protocol::UDP, "a UDP datagram with the tuple {tuple:?}");
@@ -245,6 +303,25 @@ impl Packet {
         let len = (28 + about.len).min(576);
         let l4 = L4::IcmpError { kind, quote: about.tuple };
         Packet::new(about.id, tuple, l4, len)
+    }
+
+    /// Returns the length of the IP header.
+    pub const fn header_len(&self) -> u32 {
+        if self.tuple.is_ipv4() { 20 } else { 40 }
+    }
+
+    /// Returns the fragments of a whole packet: pieces of at most `piece` bytes (rounded down to
+    /// a multiple of 8, at least 8) behind IP headers of their own.
+    pub fn cut(&self, piece: u16) -> impl Iterator<Item = Packet> {
+        let whole = *self;
+        let step = u32::from((piece / 8).max(1)) * 8;
+        let header = whole.header_len();
+        let end = whole.len.saturating_sub(header).min(u32::from(u16::MAX));
+        (0..end.max(1)).step_by(step as usize).map(move |from| {
+            let to = (from + step).min(end);
+            let fragment = Some(Fragment { offset: from as u16, more: to < end });
+            Packet { fragment, len: header + (to - from), ..whole }
+        })
     }
 
     /// Returns the TCP flags, or `None` if the packet is not TCP.

@@ -185,6 +185,11 @@ impl Tuple {
         }
     }
 
+    /// Returns whether the addresses are of IPv4.
+    pub const fn is_ipv4(&self) -> bool {
+        matches!(self.addresses, Repr::V4 { .. })
+    }
+
     /// Returns the source address.
     pub const fn src(&self) -> IpAddr {
         match self.addresses {

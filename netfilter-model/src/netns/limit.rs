@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::packet::IcmpError;
 use crate::time::SimTime;
 
-/// One error per this time to a destination.
+/// One error per this time to a destination, unless it is set otherwise.
 // Kernel: net.ipv4.icmp_ratelimit, 1000 ms
 const RATE: Duration = Duration::from_secs(1);
 /// So many errors at once to a destination.
@@ -26,6 +26,8 @@ const ALL_FILL: Duration = Duration::from_millis(20);
 /// Buckets of time and of errors.
 #[derive(Clone, Debug)]
 pub(super) struct IcmpLimit {
+    /// One error per this time to a destination; zero for any number.
+    pub(super) rate: Duration,
     peers: BTreeMap<IpAddr, Bucket>,
     /// At this many peers those with full buckets are forgotten.
     sweep_len: usize,
@@ -42,7 +44,7 @@ struct Bucket {
 impl IcmpLimit {
     pub(super) fn new() -> IcmpLimit {
         let (credit, filled) = (ALL_BURST, SimTime::ZERO);
-        IcmpLimit { peers: BTreeMap::new(), sweep_len: 64, credit, filled }
+        IcmpLimit { rate: RATE, peers: BTreeMap::new(), sweep_len: 64, credit, filled }
     }
 
     /// Returns whether an error may be sent now, and counts it.
@@ -69,7 +71,7 @@ impl IcmpLimit {
 
     // Kernel: inetpeer.c, inet_peer_xrlim_allow
     fn allow_peer(&mut self, now: SimTime, to: IpAddr) -> bool {
-        let full = RATE * BURST;
+        let full = self.rate * BURST;
         if self.peers.len() >= self.sweep_len {
             self.peers.retain(|_, bucket| bucket.tokens + (now - bucket.filled) < full);
             self.sweep_len = (2 * self.peers.len()).max(64);
@@ -77,7 +79,7 @@ impl IcmpLimit {
         let bucket = self.peers.entry(to).or_insert(Bucket { tokens: full, filled: now });
         bucket.tokens = (bucket.tokens + (now - bucket.filled)).min(full);
         bucket.filled = now;
-        match bucket.tokens.checked_sub(RATE) {
+        match bucket.tokens.checked_sub(self.rate) {
             Some(left) => bucket.tokens = left,
             None => return false,
         }

@@ -20,8 +20,12 @@ pub struct Egress {
     pub packet: Packet,
     /// The device.
     pub dev: DeviceId,
+    /// The port of the bridge, for a frame that came in by another one and was not routed.
+    pub port: Option<DeviceId>,
     /// The neighbour.
     pub next_hop: IpAddr,
+    /// If the packet came in pieces, the length of the longest: it is cut so again.
+    pub piece_max: u16,
     /// What connection tracking said about it.
     pub ct: Option<(CtInfo, Direction)>,
     /// The nat rule that chose its connection's destination.
@@ -93,6 +97,8 @@ pub enum DropReason {
     NoRoute,
     /// Its hops are used up.
     TtlExpired,
+    /// A fragment: it waits for the others of its packet, and goes on as a part of it.
+    Incomplete,
 }
 
 /// What the sender of a dropped packet is told, having passed OUTPUT and POSTROUTING.

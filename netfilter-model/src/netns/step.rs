@@ -96,6 +96,7 @@ impl Netns {
             return Ok(());
         };
         if is_idle(chain) {
+            note_policy(table, chain, hook, env);
             return Ok(());
         }
         let (mark, dst) = (flight.packet.mark, flight.packet.tuple.dst());
@@ -160,9 +161,7 @@ impl Netns {
         let traversal = traverse(env.rules, table, chain, packet, &mut cx, self.lookup);
         flight.evaluated += traversal.evaluated;
         if traversal.rule.is_none() {
-            let policy = chain.policy().expect("a built-in chain");
-            let (table, chain) = (table.into(), chain.id());
-            env.draws.note(Note::Policy { hook, table, chain, policy });
+            note_policy(table, chain, hook, env);
         }
         traversal
     }
@@ -224,7 +223,9 @@ impl Netns {
     ) -> Result<(), Stop> {
         let mut verdict = Verdict::Accept;
         let mut rule = None;
-        if !is_idle(chain) {
+        if is_idle(chain) {
+            note_policy(Table::Nat, chain, hook, env);
+        } else {
             Traversal { verdict, rule, .. } = self.walk(Table::Nat, chain, hook, flight, env);
         }
         let Verdict::Nat(nat) = verdict else {
@@ -291,7 +292,7 @@ fn concrete_range<H: Host>(nat: &Nat, hook: Hook, flight: &Flight, host: &H) -> 
         },
         Nat::Redirect(_) => {
             let dev = flight.in_dev.expect("PREROUTING has an input device");
-            host.masquerade_address(dev, flight.packet.tuple.src())?
+            host.redirect_address(dev, flight.packet.tuple.src())?
         }
     };
     let NatRange { ports, flags, .. } = *nat.range().expect("only NETMAP has none");
@@ -308,6 +309,19 @@ fn reroute<H: Host, R, D: Draws>(
     let route = env.host.route(query);
     env.draws.note(Note::Routed { hook: Hook::Output, query, route });
     set_out(flight, route, env.host)
+}
+
+/// Tells that a built-in chain ended without a verdict.
+#[inline]
+fn note_policy<H, R, D: Draws>(
+    table: Table,
+    chain: &Chain,
+    hook: Hook,
+    env: &mut Env<'_, H, R, D>,
+) {
+    let policy = chain.policy().expect("a built-in chain");
+    let (table, chain) = (table.into(), chain.id());
+    env.draws.note(Note::Policy { hook, table, chain, policy });
 }
 
 /// Returns whether the chain lets everything pass without a look.

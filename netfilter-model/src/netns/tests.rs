@@ -199,7 +199,8 @@ fn hairpin_is_masqueraded_behind_the_bridge() {
     let mut proxy = Proxy::new();
     proxy.service(Protocol::TCP, VIP, 80, &[(CLIENT, 8080)]);
     let mut bench = Bench::new(proxy.build());
-    bench.node.routes.push((host(CLIENT), Route::Bridged { dev: CNI0, next_hop: CLIENT.into() }));
+    let bridged = Route::Bridged { dev: CNI0, port: None, next_hop: CLIENT.into() };
+    bench.node.routes.push((host(CLIENT), bridged));
     let out = bench.pass(tcp((CLIENT, 1000), (VIP, 80), SYN), CNI0);
     assert_eq!((out.packet.tuple.src(), out.packet.tuple.dst()), (BRIDGE.into(), CLIENT.into()));
     assert_eq!(out.packet.ttl, 64, "a bridged frame keeps its hops");

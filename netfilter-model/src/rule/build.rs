@@ -257,8 +257,9 @@ impl RulesetBuilder {
             reach[table as usize] = validate::table(table, of_table, self.backend)?;
             of_table.iter_mut().for_each(Chain::freeze);
         }
-        let tracks = !chains[Table::Nat as usize].is_empty()
-            || chains.iter().flatten().any(|chain| chain.rules.iter().any(Rule::needs_tracking));
+        // Kernel: an empty nat table asks for no connection tracking.
+        let tracks =
+            chains.iter().flatten().any(|chain| chain.rules.iter().any(Rule::needs_tracking));
         Ok(Tables {
             backend: self.backend,
             chains,

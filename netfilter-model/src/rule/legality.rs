@@ -131,7 +131,9 @@ fn check_target(table: Table, target: &Target, protocol: Option<Protocol>) -> Re
         Target::Reject(with) => {
             only_in(Table::Filter)?;
             if let RejectWith::Icmp(
-                kind @ (IcmpError::FragmentationNeeded | IcmpError::TimeExceeded),
+                kind @ (IcmpError::FragmentationNeeded
+                | IcmpError::TimeExceeded
+                | IcmpError::Other(..)),
             ) = with
             {
                 return Err(Problem::RejectKind(*kind));

@@ -212,7 +212,7 @@ fn reject_name(with: RejectWith) -> &'static str {
             IcmpError::NetProhibited => "icmp-net-prohibited",
             IcmpError::HostProhibited => "icmp-host-prohibited",
             IcmpError::AdminProhibited => "icmp-admin-prohibited",
-            IcmpError::FragmentationNeeded | IcmpError::TimeExceeded => {
+            IcmpError::FragmentationNeeded | IcmpError::TimeExceeded | IcmpError::Other(..) => {
                 unreachable!("{kind:?} is refused by validation")
             }
         },

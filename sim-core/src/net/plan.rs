@@ -116,7 +116,7 @@ impl Host for NodeHost<'_> {
                 if dst == self.plan.bridge_address(node) {
                     Route::Local
                 } else if query.in_dev == Some(CNI0) {
-                    Route::Bridged { dev: CNI0, next_hop: query.dst }
+                    Route::Bridged { dev: CNI0, port: None, next_hop: query.dst }
                 } else {
                     forward(CNI0, dst)
                 }

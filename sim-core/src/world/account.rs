@@ -292,7 +292,7 @@ pub(super) fn cause_of(drop: &Drop) -> Cause {
             Cause::Unreachable
         }
         DropReason::Blackhole => Cause::Blackholed,
-        DropReason::TtlExpired => Cause::Link,
+        DropReason::TtlExpired | DropReason::Incomplete => Cause::Link,
     }
 }
 

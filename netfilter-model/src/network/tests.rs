@@ -1,0 +1,379 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::*;
+use crate::conntrack::Direction;
+use crate::packet::TcpFlags;
+use crate::prefix::Prefix;
+use crate::rule::{Nat, NatRange, Policy, Ruleset, Target};
+use crate::testing::{dnat, host, masquerade, rule};
+use crate::tuple::{Protocol, Tuple};
+
+const N1: &str = "172.18.0.11";
+const A1: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 2);
+const A2: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 3);
+const B1: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 2);
+const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn machine(name: &str, address: &str) -> Machine {
+    Machine { name: name.to_owned(), addresses: vec![addr(address)], ..Machine::default() }
+}
+
+fn node(name: &str, address: &str, pods: &[(&str, Ipv4Addr)]) -> Machine {
+    let subnet = Prefix::new(pods[0].1.into(), 24);
+    let IpAddr::V4(net) = subnet.address() else { panic!() };
+    let bridge = Ipv4Addr::from_bits(net.to_bits() + 1);
+    let pods = pods.iter().map(|(name, address)| machine(name, &address.to_string())).collect();
+    let network =
+        PodNetwork { subnets: vec![(subnet, bridge.into())], pods, ..PodNetwork::default() };
+    Machine { node: Some(network), ..machine(name, address) }
+}
+
+/// Two nodes with Pods, and a machine outside.
+struct Bench {
+    network: Network,
+    ids: BTreeMap<String, NodeId>,
+    flows: u64,
+}
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut Topology)) -> Bench {
+        let machines = vec![
+            node("n1", N1, &[("a1", A1), ("a2", A2)]),
+            node("n2", "172.18.0.12", &[("b1", B1)]),
+            machine("ext", "172.18.0.100"),
+        ];
+        let mut topology = Topology { machines, fabric_len: (16, 64) };
+        change(&mut topology);
+        let Built { network, ids } = topology.build(1).unwrap();
+        let mut bench = Bench { network, ids, flows: 0 };
+        for id in bench.ids.values().copied().collect::<Vec<_>>() {
+            for (protocol, port) in [(Protocol::TCP, 8080), (Protocol::UDP, 53)] {
+                let listener = Listener { protocol, port, address: None, answers: true };
+                bench.network.listen(id, listener);
+            }
+        }
+        bench
+    }
+
+    fn id(&self, name: &str) -> NodeId {
+        self.ids[name]
+    }
+
+    fn rules(&mut self, name: &str, build: impl FnOnce(&mut RulesetBuilder)) {
+        let mut rules = RulesetBuilder::new();
+        build(&mut rules);
+        let ipv4: Ruleset = rules.build().unwrap();
+        let id = self.id(name);
+        self.network.set_rules(id, NodeRules { ipv4, ..NodeRules::default() }, &[]);
+    }
+
+    /// DNAT of a ClusterIP on n1, as kube-proxy would, and a masquerade of what is for `masked`.
+    fn service(&mut self, backend: Ipv4Addr, masked: &[Ipv4Addr]) {
+        self.rules("n1", |rules| {
+            for hook in [Hook::Prerouting, Hook::Output] {
+                let chain = rules.builtin(Table::Nat, hook);
+                let to = rule().destination(host(VIP)).dport(Protocol::TCP, 80);
+                rules.append(Table::Nat, chain, to.then(dnat(backend, 8080)));
+                let to = rule().destination(host(VIP)).dport(Protocol::UDP, 53);
+                rules.append(Table::Nat, chain, to.then(dnat(backend, 53)));
+            }
+            let chain = rules.builtin(Table::Nat, Hook::Postrouting);
+            for source in masked {
+                let from = rule().source(host(*source)).destination(host(backend));
+                rules.append(Table::Nat, chain, from.then(masquerade()));
+            }
+        });
+    }
+
+    /// Connects, writes a line and returns what came of it.
+    fn connect(&mut self, from: &str, dst: IpAddr, port: u16) -> Result<String, String> {
+        self.flows += 1;
+        let (id, sport) = (self.flows, 40_000 + self.flows as u16);
+        let from = self.id(from);
+        let socket = self.network.connect(from, (None, sport), (dst, port), id, 0);
+        let socket = socket.map_err(|error| error.name().to_owned())?;
+        self.network.write(socket, id);
+        let tcp = *self.network.tcp(socket).unwrap();
+        self.network.close(socket, Close::Fin);
+        match (tcp.received, tcp.error) {
+            (Some(id), _) => {
+                let by = Network::answered_by(id).unwrap();
+                Ok(self.network.node(by).name.to_string())
+            }
+            (None, Some(error)) => Err(format!("{error:?}")),
+            (None, None) => Err("silence".to_owned()),
+        }
+    }
+
+    /// Returns the SYNs that arrived at a host: source address, hops left.
+    fn syns(&mut self, at: &str) -> Vec<(IpAddr, u8)> {
+        let at = self.id(at);
+        let sights = self.network.take_sights();
+        let syns = sights.iter().filter_map(|sight| match sight {
+            Sight::Arrival { node, packet, .. }
+                if *node == at && packet.tcp_flags() == Some(TcpFlags::SYN) =>
+            {
+                Some((packet.tuple.src(), packet.ttl))
+            }
+            _ => None,
+        });
+        syns.collect()
+    }
+
+    fn entries(&self, name: &str) -> usize {
+        let netns = &self.network.node(self.id(name)).netns;
+        netns.conntrack().entries(self.network.now()).count()
+    }
+
+    fn call_iptables(&mut self, call: bool) {
+        let id = self.id("n1");
+        self.network.node_mut(id).host.sysctls.bridge_nf_call_iptables = call;
+    }
+}
+
+fn hairpin(topology: &mut Topology) {
+    topology.machines[0].node.as_mut().unwrap().hairpin = true;
+}
+
+#[test]
+fn without_rules_everybody_reaches_everybody() {
+    let mut bench = Bench::new(|_| {});
+    for (from, dst, by) in [
+        ("a1", A2.into(), "a2"),
+        ("a1", B1.into(), "b1"),
+        ("ext", A1.into(), "a1"),
+        ("n1", B1.into(), "b1"),
+        ("n1", addr("127.0.0.1"), "n1"),
+        ("a1", addr(N1), "n1"),
+        ("a1", A1.into(), "a1"),
+        ("a1", addr("127.0.0.1"), "a1"),
+    ] {
+        assert_eq!(bench.connect(from, dst, 8080), Ok(by.to_owned()), "{from} to {dst}");
+    }
+    assert_eq!(bench.connect("a1", B1.into(), 81), Err("Refused".to_owned()));
+    assert_eq!(bench.connect("n1", addr("10.9.9.9"), 81), Err("ENETUNREACH".to_owned()));
+    let told = bench.connect("a1", addr("10.9.9.9"), 81).unwrap_err();
+    assert!(told.contains("NetUnreachable") && told.contains("10.244.1.1"), "{told}");
+}
+
+#[test]
+fn a_service_on_the_clients_own_bridge() {
+    // With bridge-nf the frame stays on the bridge and the answer is translated back.
+    let mut bench = Bench::new(|_| {});
+    bench.service(A2, &[]);
+    assert_eq!(bench.connect("a1", VIP.into(), 80), Ok("a2".to_owned()));
+    assert_eq!(bench.syns("a2"), [(A1.into(), 64)]);
+    // Without it the request is routed, and the answer comes from the wrong address.
+    bench.call_iptables(false);
+    assert_eq!(bench.connect("a1", VIP.into(), 80), Err("silence".to_owned()));
+    assert_eq!(bench.syns("a2"), [(A1.into(), 63)]);
+    let id = bench.id("n1");
+    let conntrack = bench.network.node(id).netns.conntrack();
+    let entry = conntrack.entries(bench.network.now()).last().unwrap();
+    assert_eq!(entry.tcp_state(), Some(crate::conntrack::TcpState::SynSent));
+    assert_eq!(entry.tuple(Direction::Reply).src(), IpAddr::from(A2));
+    // What is masqueraded comes back through the node.
+    bench.service(A2, &[A1]);
+    assert_eq!(bench.connect("a1", VIP.into(), 80), Ok("a2".to_owned()));
+    // Another node's endpoint is no matter of bridges.
+    bench.service(B1, &[]);
+    assert_eq!(bench.connect("a1", VIP.into(), 80), Ok("b1".to_owned()));
+}
+
+#[test]
+fn hairpin_table() {
+    // masquerade, call-iptables, hairpin mode of the port: what arrives, and whether it works.
+    for (masked, call, mode, arrives, works) in [
+        (false, true, false, None, false),
+        (false, true, true, Some(A1), false),
+        (false, false, false, Some(A1), false),
+        (false, false, true, Some(A1), false),
+        (true, true, false, None, false),
+        (true, true, true, Some(Ipv4Addr::new(10, 244, 1, 1)), true),
+        (true, false, false, Some(Ipv4Addr::new(10, 244, 1, 1)), true),
+        (true, false, true, Some(Ipv4Addr::new(10, 244, 1, 1)), true),
+    ] {
+        let case = format!("masquerade {masked}, call {call}, hairpin {mode}");
+        let mut bench = Bench::new(|topology| {
+            if mode {
+                hairpin(topology)
+            }
+        });
+        bench.call_iptables(call);
+        bench.service(A1, if masked { &[A1] } else { &[] });
+        let got = bench.connect("a1", VIP.into(), 80);
+        assert_eq!(got.is_ok(), works, "{case}: {got:?}");
+        let sources: Vec<_> = bench.syns("a1").into_iter().map(|(src, _)| src).collect();
+        let expected: Vec<IpAddr> = arrives.into_iter().map(IpAddr::from).collect();
+        assert_eq!(sources, expected, "{case}");
+        if arrives.is_none() {
+            assert_eq!(bench.entries("n1"), 0, "{case}: never confirmed");
+        }
+    }
+}
+
+#[test]
+fn forward_and_physdev_in_the_bridge() {
+    let mut bench = Bench::new(|_| {});
+    bench.rules("n1", |rules| rules.policy(Table::Filter, Hook::Forward, Policy::Drop));
+    assert_eq!(bench.connect("a1", A2.into(), 8080), Err("silence".to_owned()));
+    bench.call_iptables(false);
+    assert_eq!(bench.connect("a1", A2.into(), 8080), Ok("a2".to_owned()));
+}
+
+fn localhost_service(bench: &mut Bench, masquerade_all: bool) {
+    bench.rules("n1", |rules| {
+        let output = rules.builtin(Table::Nat, Hook::Output);
+        let port = rule().dport(Protocol::TCP, 30080).then(dnat(B1, 8080));
+        rules.append(Table::Nat, output, port);
+        if masquerade_all {
+            let chain = rules.builtin(Table::Nat, Hook::Postrouting);
+            rules.append(Table::Nat, chain, rule().destination(host(B1)).then(masquerade()));
+        }
+    });
+}
+
+#[test]
+fn a_node_port_on_the_loopback_address() {
+    // route_localnet, masquerade: what arrives, whether it works, how many entries are left.
+    for (localnet, masked, arrives, works, entries) in [
+        (false, false, 0, false, 0),
+        (false, true, 0, false, 0),
+        (true, false, 1, false, 1),
+        (true, true, 1, true, 1),
+    ] {
+        let mut bench = Bench::new(|_| {});
+        localhost_service(&mut bench, masked);
+        let id = bench.id("n1");
+        bench.network.node_mut(id).host.sysctls.all.route_localnet = localnet;
+        let got = bench.connect("n1", addr("127.0.0.1"), 30080);
+        let case = format!("route_localnet {localnet}, masquerade {masked}");
+        assert_eq!(got.is_ok(), works, "{case}: {got:?}");
+        // The packet from 127.0.0.1 reaches the other node, which refuses it.
+        let forwarded = bench.syns(if masked { "b1" } else { "n2" }).len();
+        assert_eq!(forwarded, arrives, "{case}");
+        assert_eq!(bench.entries("n1"), entries, "{case}");
+    }
+}
+
+#[test]
+fn dnat_to_the_loopback_address() {
+    for localnet in [false, true] {
+        let mut bench = Bench::new(|_| {});
+        bench.rules("n1", |rules| {
+            let chain = rules.builtin(Table::Nat, Hook::Prerouting);
+            let port = rule().dport(Protocol::TCP, 30080);
+            let target = Target::Nat(Nat::Dnat(NatRange::to([127, 0, 0, 1].into(), 8080)));
+            rules.append(Table::Nat, chain, port.then(target));
+        });
+        let id = bench.id("n1");
+        let host = &mut bench.network.node_mut(id).host;
+        host.device_mut(HostConfig::ETH0).unwrap().sysctls.route_localnet = localnet;
+        let got = bench.connect("ext", addr(N1), 30080);
+        assert_eq!(got.is_ok(), localnet, "{got:?}");
+    }
+}
+
+#[test]
+fn reverse_path_filter() {
+    // A packet from a Pod's address that comes in by the fabric.
+    for (all, own, src, arrives) in [
+        (0, 0, A2.into(), true),
+        (1, 0, A2.into(), false),
+        (0, 1, A2.into(), false),
+        (2, 1, A2.into(), true),
+        (2, 0, addr("203.0.113.5"), false),
+        (0, 0, addr("203.0.113.5"), true),
+        (1, 0, addr("172.18.0.100"), true),
+        (0, 0, addr(N1), false),
+        (0, 0, addr("127.0.0.1"), false),
+        (0, 0, addr("224.0.0.1"), false),
+    ] {
+        let mut bench = Bench::new(|_| {});
+        let id = bench.id("n1");
+        let node = &mut bench.network.node_mut(id).host;
+        node.sysctls.all.rp_filter = all;
+        node.device_mut(HostConfig::ETH0).unwrap().sysctls.rp_filter = own;
+        let ext = bench.id("ext");
+        bench.network.node_mut(ext).host.sysctls.all.route_localnet = true;
+        let tuple = Tuple::try_new(Protocol::UDP, src, 1, A1.into(), 9).unwrap();
+        bench.network.send_packet(ext, Packet::udp(7, tuple, 40)).unwrap();
+        let a1 = bench.id("a1");
+        let seen = bench.network.take_sights().iter().any(
+            |sight| matches!(sight, Sight::Arrival { node, packet, .. } if *node == a1 && packet.id == 7),
+        );
+        assert_eq!(seen, arrives, "all {all}, own {own}, from {src}");
+    }
+}
+
+#[test]
+fn kinds_of_addresses() {
+    use crate::rule::AddrType;
+    let bench = Bench::new(|topology| {
+        topology.machines[0].also = vec![addr("10.96.0.99")];
+        topology.machines[0].routes =
+            vec!["blackhole 10.7.0.0/16".to_owned(), "local 10.8.0.0/16 dev lo".to_owned()];
+    });
+    let node = &bench.network.node(bench.id("n1")).host;
+    for (address, kind) in [
+        (N1, AddrType::Local),
+        ("10.244.1.1", AddrType::Local),
+        ("10.96.0.99", AddrType::Local),
+        ("127.9.9.9", AddrType::Local),
+        ("10.8.1.1", AddrType::Local),
+        ("172.18.255.255", AddrType::Broadcast),
+        ("255.255.255.255", AddrType::Broadcast),
+        ("0.0.0.0", AddrType::Broadcast),
+        ("172.18.0.0", AddrType::Unicast),
+        ("10.7.0.1", AddrType::Unicast),
+        ("240.0.0.1", AddrType::Unicast),
+        ("203.0.113.1", AddrType::Unicast),
+        ("239.1.1.1", AddrType::Multicast),
+    ] {
+        assert_eq!(node.addr_type(addr(address), None), kind, "{address}");
+    }
+    let eth0 = Some(HostConfig::ETH0);
+    assert_eq!(node.addr_type(addr(N1), eth0), AddrType::Local);
+    assert_eq!(node.addr_type(addr("10.244.1.1"), eth0), AddrType::Unicast);
+}
+
+#[test]
+fn fragments_pass_one_by_one_without_conntrack_and_together_with_it() {
+    for (tracked, keep, arrive) in [(false, 3, 3), (false, 2, 2), (true, 3, 3), (true, 2, 0)] {
+        let mut bench = Bench::new(|_| {});
+        bench.rules("n1", |rules| {
+            let forward = rules.builtin(Table::Filter, Hook::Forward);
+            if tracked {
+                let state = rule().ctstate(crate::rule::CtStates::NEW).then(Target::Accept);
+                rules.append(Table::Filter, forward, state);
+            }
+            rules.policy(
+                Table::Filter,
+                Hook::Forward,
+                if tracked { Policy::Drop } else { Policy::Accept },
+            );
+        });
+        let tuple = Tuple::v4(Protocol::UDP, A1, 1000, Ipv4Addr::new(172, 18, 0, 100), 9);
+        let packet = Packet::udp(5, tuple, 20 + 208);
+        let a1 = bench.id("a1");
+        for piece in packet.cut(80).take(keep) {
+            bench.network.send_packet(a1, piece).unwrap();
+        }
+        let ext = bench.id("ext");
+        let seen: Vec<_> = bench
+            .network
+            .take_sights()
+            .into_iter()
+            .filter_map(|sight| match sight {
+                Sight::Arrival { node, packet, .. } if node == ext => packet.fragment,
+                _ => None,
+            })
+            .map(|fragment| fragment.offset)
+            .collect();
+        assert_eq!(seen, [0, 80, 160][..arrive], "tracked {tracked}, {keep} sent");
+    }
+}
