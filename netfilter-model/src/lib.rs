@@ -22,6 +22,7 @@
 //! - [`rule`]: matches, targets, chains; building and checking whole rulesets or parts of them;
 //!   writing them as `iptables-save` does.
 //! - [`traverse`]: the loop over rules.
+//! - [`nft`]: nftables, whose chains run between the tables of x_tables.
 //! - [`conntrack`]: connections, their states and timeouts.
 //! - [`netns`]: one network namespace; packets go in, outcomes come out.
 //! - [`exact`]: every way of a packet, and the exact probability of each.
@@ -35,7 +36,7 @@
 //! what the sender of a rejected packet is told, within the rate limit of ICMP errors; bridged frames, loopback, rerouting.
 //!
 //! Not modelled: sequence numbers and windows, fragments, payload, checksums,
-//! neighbour tables and queues (the caller's), nftables rulesets, IPVS, eBPF.
+//! neighbour tables and queues (the caller's), IPVS, eBPF.
 //!
 //! ```
 //! use netfilter_model::hook::{Hook, Table};
@@ -68,6 +69,7 @@ pub mod host;
 mod nat;
 pub mod netns;
 pub mod network;
+pub mod nft;
 pub mod packet;
 mod prefix;
 pub mod rule;

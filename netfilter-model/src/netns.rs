@@ -19,6 +19,7 @@
 mod answer;
 mod defrag;
 mod limit;
+mod nft;
 mod outcome;
 mod step;
 #[cfg(test)]

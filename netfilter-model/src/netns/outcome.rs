@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use crate::conntrack::{CtInfo, Direction};
 use crate::device::DeviceId;
-use crate::hook::{Hook, Table};
+use crate::hook::Hook;
 use crate::packet::Packet;
-use crate::rule::RuleRef;
+use crate::rule::{RuleRef, TableId};
 
 /// Proof that a value was made here, and so that its packet has passed the hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +77,8 @@ pub enum DropReason {
     Rule(RuleRef),
     /// A REJECT rule. Whether the sender was told is another matter: answers are limited.
     Reject(RuleRef),
-    /// The policy of the table's chain at the hook dropped it.
-    Policy(Table),
+    /// The policy of a chain of the table at the hook dropped it.
+    Policy(TableId),
     /// MASQUERADE or REDIRECT found no address on the device.
     NoAddress(RuleRef),
     /// Its connection was masqueraded on another device than it now leaves by.

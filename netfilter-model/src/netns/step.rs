@@ -1,11 +1,14 @@
 //! What happens at one hook.
 
+use super::nft::meets_nft_nat;
 use super::{DropReason, Flight, Netns, Stop, set_out};
 use crate::conntrack::{CtInfo, Direction, Holder, Status, Tracked};
 use crate::hook::{Hook, Step, Table, steps};
 use crate::host::{Draws, Env, Host, Note};
 use crate::nat;
-use crate::rule::{Chain, CtStates, Nat, NatRange, Policy, Rules};
+use crate::nft::Planned;
+use crate::packet::Packet;
+use crate::rule::{Chain, CtStates, Nat, NatRange, Policy, RuleRef, Rules};
 use crate::traverse::{Context, Traversal, Verdict, traverse};
 use crate::tuple::Side;
 
@@ -22,26 +25,46 @@ impl Netns {
         let out_dev = flight.out.map(|(dev, _)| dev);
         flight.seen_out_dev = out_dev.filter(|_| hook.has_output_device());
         env.draws.note(Note::Hook(hook, &flight.packet));
-        for (_, step) in steps(hook) {
+        let Some(nft) = env.rules.nft() else {
+            return steps(hook)
+                .iter()
+                .try_for_each(|(_, step)| self.run_step(*step, hook, flight, env));
+        };
+        for (_, step) in nft.steps(flight.packet.tuple.src().is_ipv4(), hook) {
             match step {
-                Step::Track => self.track(hook, flight, env)?,
-                Step::Confirm => self.confirm(hook, flight, env)?,
-                Step::Table(Table::Nat) => {
-                    let before = flight.packet;
-                    let dst = before.tuple.dst();
-                    self.translate(hook, flight, env)?;
-                    if before != flight.packet {
-                        let after = &flight.packet;
-                        env.draws.note(Note::Translated { hook, before: &before, after });
-                    }
-                    if hook == Hook::Output && flight.packet.tuple.dst() != dst {
-                        reroute(flight, env)?;
-                    }
-                }
-                Step::Table(table) => self.filter(*table, hook, flight, env)?,
+                Planned::Fixed(step) => self.run_step(*step, hook, flight, env)?,
+                Planned::Chain(chain) => self.run_nft(nft, *chain, hook, flight, env)?,
             }
         }
         Ok(())
+    }
+
+    #[inline]
+    fn run_step<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        step: Step,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        match step {
+            Step::Track => self.track(hook, flight, env),
+            Step::Confirm => self.confirm(hook, flight, env),
+            Step::Table(Table::Nat) => {
+                let before = flight.packet;
+                let dst = before.tuple.dst();
+                self.translate(hook, flight, env)?;
+                if before != flight.packet {
+                    let after = &flight.packet;
+                    env.draws.note(Note::Translated { hook, before: &before, after });
+                }
+                if hook == Hook::Output && flight.packet.tuple.dst() != dst {
+                    reroute(flight, env)?;
+                }
+                Ok(())
+            }
+            Step::Table(table) => self.filter(table, hook, flight, env),
+        }
     }
 
     fn track<H, R: Rules, D: Draws>(
@@ -106,7 +129,7 @@ impl Netns {
         } else {
             DropReason::Rule
         };
-        let reason = rule.map_or(DropReason::Policy(table), by);
+        let reason = rule.map_or(DropReason::Policy(table.into()), by);
         match verdict {
             Verdict::Accept => {}
             Verdict::Drop => {
@@ -125,19 +148,18 @@ impl Netns {
         Ok(())
     }
 
-    /// Runs a table's chain.
-    fn walk<H: Host, R: Rules, D: Draws>(
-        &mut self,
-        table: Table,
-        chain: &Chain,
+    /// Returns the packet and what rules see beside it.
+    #[inline]
+    pub(super) fn context<'c, H: Host, R: Rules, D: Draws>(
+        &'c mut self,
         hook: Hook,
-        flight: &mut Flight,
-        env: &mut Env<'_, H, R, D>,
-    ) -> Traversal {
+        flight: &'c mut Flight,
+        env: &'c mut Env<'_, H, R, D>,
+    ) -> (&'c mut Packet, Context<'c, H, D>) {
         let track = flight.track.as_ref();
         let ct_state =
             track.map_or(CtStates::INVALID, |track| track.states(&self.conntrack, &flight.entry));
-        let mut cx = Context {
+        let cx = Context {
             host: env.host,
             draws: &mut *env.draws,
             ordinal: &mut flight.ordinal,
@@ -157,8 +179,21 @@ impl Netns {
             socket: flight.socket,
             memory: &mut self.memory,
         };
-        let packet = &mut flight.packet;
-        let traversal = traverse(env.rules, table, chain, packet, &mut cx, self.lookup);
+        (&mut flight.packet, cx)
+    }
+
+    /// Runs a table's chain.
+    fn walk<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        table: Table,
+        chain: &Chain,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Traversal {
+        let (rules, lookup) = (env.rules, self.lookup);
+        let (packet, mut cx) = self.context(hook, flight, env);
+        let traversal = traverse(rules, table, chain, packet, &mut cx, lookup);
         flight.evaluated += traversal.evaluated;
         if traversal.rule.is_none() {
             note_policy(table, chain, hook, env);
@@ -175,9 +210,10 @@ impl Netns {
         flight: &mut Flight,
         env: &mut Env<'_, H, R, D>,
     ) -> Result<(), Stop> {
-        let Some(chain) = env.rules.base(Table::Nat, hook) else {
+        let chain = env.rules.base(Table::Nat, hook);
+        if chain.is_none() && !meets_nft_nat(env.rules, flight) {
             return Ok(());
-        };
+        }
         let Some(track) = &flight.track else {
             return Ok(());
         };
@@ -216,24 +252,15 @@ impl Netns {
     /// Asks the rules what to do with one side of a new connection.
     fn decide<H: Host, R: Rules, D: Draws>(
         &mut self,
-        chain: &Chain,
+        chain: Option<&Chain>,
         hook: Hook,
         flight: &mut Flight,
         env: &mut Env<'_, H, R, D>,
     ) -> Result<(), Stop> {
-        let mut verdict = Verdict::Accept;
-        let mut rule = None;
-        if is_idle(chain) {
-            note_policy(Table::Nat, chain, hook, env);
-        } else {
-            Traversal { verdict, rule, .. } = self.walk(Table::Nat, chain, hook, flight, env);
-        }
-        let Verdict::Nat(nat) = verdict else {
-            assert_eq!(verdict, Verdict::Accept, "only translation is decided in table nat");
+        let Some((nat, rule)) = self.ask_nat(chain, hook, flight, env)? else {
             self.set_up(hook.nat_side(), None, flight, env);
             return Ok(());
         };
-        let rule = rule.expect("a rule translates");
         let Some(range) = concrete_range(&nat, hook, flight, env.host) else {
             return Err(Stop { hook, reason: DropReason::NoAddress(rule), tell: None });
         };
@@ -247,6 +274,28 @@ impl Netns {
             Nat::Snat(_) | Nat::Netmap(_) => {}
         }
         Ok(())
+    }
+
+    /// Asks table nat.
+    pub(super) fn ask_xt_nat<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        chain: &Chain,
+        hook: Hook,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Option<(Nat, RuleRef)> {
+        if is_idle(chain) {
+            note_policy(Table::Nat, chain, hook, env);
+            return None;
+        }
+        let Traversal { verdict, rule, .. } = self.walk(Table::Nat, chain, hook, flight, env);
+        match verdict {
+            Verdict::Nat(nat) => Some((nat, rule.expect("a rule translates"))),
+            verdict => {
+                assert_eq!(verdict, Verdict::Accept, "only translation is decided in table nat");
+                None
+            }
+        }
     }
 
     fn set_up<H, R, D: Draws>(
@@ -301,7 +350,7 @@ fn concrete_range<H: Host>(nat: &Nat, hook: Hook, flight: &Flight, host: &H) -> 
 
 /// Routes a packet made here again, since OUTPUT has changed where it goes. Its source stays.
 // Kernel: netfilter.c, ip_route_me_harder
-fn reroute<H: Host, R, D: Draws>(
+pub(super) fn reroute<H: Host, R, D: Draws>(
     flight: &mut Flight,
     env: &mut Env<'_, H, R, D>,
 ) -> Result<(), Stop> {

@@ -445,7 +445,7 @@ fn a_drop_names_rule_and_policy() {
     assert_eq!((rule.table, rule.chain, rule.number), (Table::Filter.into(), forward, 2));
     assert_eq!((rule.origin, drop.evaluated), (origin, 2));
     let drop = dropped(bench.receive(tcp((CLIENT, 1), (NODE, 80), SYN), CNI0));
-    assert_eq!((drop.reason, drop.hook), (DropReason::Policy(Table::Filter), Hook::Input));
+    assert_eq!((drop.reason, drop.hook), (DropReason::Policy(Table::Filter.into()), Hook::Input));
 }
 
 #[test]

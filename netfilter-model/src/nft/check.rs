@@ -172,9 +172,7 @@ const fn target(verdict: &Verdict) -> Option<usize> {
 fn edges_of_chain(chain: &Chain, chains: usize, edges: &mut Vec<Edge>) {
     for (rule, at) in chain.rules.iter().zip(0..) {
         for (statement, statement_at) in rule.statements.iter().zip(0..) {
-            let place = |element| {
-                Some(Place::Rule { rule: at, statement: statement_at, element })
-            };
+            let place = |element| Some(Place::Rule { rule: at, statement: statement_at, element });
             match statement {
                 Statement::Verdict(verdict) => {
                     let to = target(verdict).into_iter();
@@ -291,12 +289,7 @@ fn map_verdicts_to_above(
 }
 
 /// Replaces verdicts by ones that are not followed.
-fn forget(
-    table: &mut Table,
-    found: &[(usize, Place)],
-    why: &str,
-    problems: &mut Vec<Problem>,
-) {
+fn forget(table: &mut Table, found: &[(usize, Place)], why: &str, problems: &mut Vec<Problem>) {
     let chains = table.chains.len();
     let names: Vec<Arc<str>> = table.chains.iter().map(|chain| chain.name.clone()).collect();
     let as_written = |verdict: &Verdict| -> Arc<str> {

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use crate::conntrack::{CtInfo, Direction, Entry, Status};
+use crate::conntrack::{Direction, Entry, Status};
 use crate::host::{Draws, Host, Route, RouteQuery};
 use crate::nft::expr::{CtKey, Expr, Fib, FibResult, Field, Header, Meta, Payload};
 use crate::nft::jhash::{jhash, scale};
 use crate::nft::rule::{Comparison, Op, Right, Table};
 use crate::nft::set::{Data, Range, SetUse};
-use crate::nft::value::{Type, value_of_device};
+use crate::nft::value::value_of_device;
 use crate::packet::Packet;
 use crate::rule::{AddrType, CtStates, FrameKind, Probability};
 use crate::traverse::Context;
@@ -46,13 +46,13 @@ impl Key {
 }
 
 /// A packet before a table's rules.
-pub(super) struct Eval<'e, 'c, 'x, H, D> {
+pub(super) struct Eval<'e, 'p, 'c, 'x, H, D> {
     pub(super) table: &'e Table,
-    pub(super) packet: &'e mut Packet,
+    pub(super) packet: &'p mut Packet,
     pub(super) cx: &'x mut Context<'c, H, D>,
 }
 
-impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, H, D> {
+impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, '_, H, D> {
     /// Returns the values of a concatenation.
     pub(super) fn key(&mut self, exprs: &'e [Expr]) -> Result<Key, Break> {
         let mut key = Key::new();
@@ -231,7 +231,13 @@ impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, H, D> {
             Field::FragOff => packet.fragment.map_or(0, |fragment| {
                 u128::from(fragment.offset / 8) | u128::from(fragment.more) << 13
             }),
-            Field::Version => if ipv4 { 4 } else { 6 },
+            Field::Version => {
+                if ipv4 {
+                    4
+                } else {
+                    6
+                }
+            }
             Field::Hdrlength => 5,
             // Simplified: where an ICMP header has its checksum, th dport reads 0.
             Field::Sport if ports => u128::from(tuple.src_part),
@@ -254,9 +260,21 @@ impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, H, D> {
         };
         Ok(match meta {
             Meta::Length => u128::from(packet.len),
-            Meta::Nfproto => if ipv4 { 2 } else { 10 },
+            Meta::Nfproto => {
+                if ipv4 {
+                    2
+                } else {
+                    10
+                }
+            }
             Meta::L4proto => u128::from(packet.tuple.protocol.0),
-            Meta::Protocol => if ipv4 { 0x0800 } else { 0x86dd },
+            Meta::Protocol => {
+                if ipv4 {
+                    0x0800
+                } else {
+                    0x86dd
+                }
+            }
             Meta::Mark => u128::from(packet.mark),
             Meta::Iif | Meta::Iifname => device(self.cx.in_dev),
             Meta::Oif | Meta::Oifname => device(self.cx.out_dev),
@@ -293,7 +311,13 @@ impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, H, D> {
             // Kernel: nf_conntrack.h, nf_ct_expires: what is not confirmed has no time left
             CtKey::Expiration if !entry.status().contains(Status::CONFIRMED) => 0,
             CtKey::Expiration => entry.deadline().saturating_since(self.cx.now).as_millis(),
-            CtKey::L3proto => if tuple.src().is_ipv4() { 2 } else { 10 },
+            CtKey::L3proto => {
+                if tuple.src().is_ipv4() {
+                    2
+                } else {
+                    10
+                }
+            }
             CtKey::Protocol => u128::from(tuple.protocol.0),
             CtKey::IpSaddr => of_family(tuple.src(), true)?,
             CtKey::IpDaddr => of_family(tuple.dst(), true)?,
@@ -410,11 +434,6 @@ fn symmetric_hash(tuple: &Tuple) -> u32 {
     (mix.finish() >> 32) as u32
 }
 
-/// Returns whether a connection's packets are known well enough to be translated.
-pub(super) const fn is_translatable(info: CtInfo) -> bool {
-    !matches!(info, CtInfo::Invalid | CtInfo::Untracked)
-}
-
 /// Returns the address that a value of a type is.
 pub(super) fn to_address(value: u128, ipv4: bool) -> IpAddr {
     if ipv4 {
@@ -422,9 +441,4 @@ pub(super) fn to_address(value: u128, ipv4: bool) -> IpAddr {
     } else {
         IpAddr::V6(std::net::Ipv6Addr::from_bits(value))
     }
-}
-
-/// Returns whether values of the type are addresses of a family.
-pub(super) const fn is_address(of: Type) -> bool {
-    matches!(of, Type::Ipv4Addr | Type::Ipv6Addr)
 }

@@ -347,9 +347,7 @@ impl Live {
         let hash = hash_key(element.key.iter().copied());
         self.elements.push(element);
         let Live { elements, index, .. } = self;
-        index.insert_unique(hash, at, |at| {
-            hash_key(elements[*at as usize].key.iter().copied())
-        });
+        index.insert_unique(hash, at, |at| hash_key(elements[*at as usize].key.iter().copied()));
         at
     }
 

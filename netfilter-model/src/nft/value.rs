@@ -74,13 +74,8 @@ pub enum Type {
 /// Names of values, in the order in which a set of bits is printed.
 type Names = &'static [(&'static str, u128)];
 
-const CT_STATES: Names = &[
-    ("invalid", 1),
-    ("established", 2),
-    ("related", 4),
-    ("new", 8),
-    ("untracked", 64),
-];
+const CT_STATES: Names =
+    &[("invalid", 1), ("established", 2), ("related", 4), ("new", 8), ("untracked", 64)];
 const CT_STATUSES: Names = &[
     ("expected", 1),
     ("seen-reply", 2),

@@ -198,11 +198,7 @@ fn run_statement<'r, H: Host, D: Draws>(
             let tcp = eval.packet.tcp_flags().is_some_and(|flags| flags != TcpFlags::NONE);
             let others = family.is_some_and(|family| !family.sees(ipv4))
                 || *with == RejectWith::TcpReset && !tcp;
-            return if others {
-                Err(Break)
-            } else {
-                Ok(Effect::Packet(Verdict::Reject(*with)))
-            };
+            return if others { Err(Break) } else { Ok(Effect::Packet(Verdict::Reject(*with))) };
         }
         Statement::Nat(nat) => {
             let ipv4 = eval.packet.tuple.src().is_ipv4();
@@ -227,7 +223,7 @@ fn run_statement<'r, H: Host, D: Draws>(
 }
 
 fn packet_mark<'e, H: Host, D: Draws>(
-    eval: &mut Eval<'e, '_, '_, H, D>,
+    eval: &mut Eval<'e, '_, '_, '_, H, D>,
     value: &'e Expr,
 ) -> Result<(), Break> {
     eval.packet.mark = eval.value(value)? as u32;
@@ -236,7 +232,7 @@ fn packet_mark<'e, H: Host, D: Draws>(
 
 fn change_set<'e, H: Host, D: Draws>(
     dynset: &'e Dynset,
-    eval: &mut Eval<'e, '_, '_, H, D>,
+    eval: &mut Eval<'e, '_, '_, '_, H, D>,
 ) -> Result<(), Break> {
     let key = eval.key(&dynset.key)?;
     let table = eval.table;
@@ -264,7 +260,7 @@ fn change_set<'e, H: Host, D: Draws>(
 /// Returns a translation with its addresses and ports filled in.
 fn concrete<'e, H: Host, D: Draws>(
     nat: &'e NatStatement,
-    eval: &mut Eval<'e, '_, '_, H, D>,
+    eval: &mut Eval<'e, '_, '_, '_, H, D>,
 ) -> Result<Nat, Break> {
     let ipv4 = eval.packet.tuple.src().is_ipv4();
     let mut values = |value: &'e NatValue| -> Result<Cow<'e, [Range]>, Break> {
@@ -298,11 +294,8 @@ fn concrete<'e, H: Host, D: Draws>(
         port = values(value)?.first().copied();
     }
     range.ports = port.map(|(min, max)| (min as u16, (max as u16).max(min as u16)));
-    range.flags = NatFlags {
-        random: nat.random,
-        random_fully: nat.fully_random,
-        persistent: nat.persistent,
-    };
+    range.flags =
+        NatFlags { random: nat.random, random_fully: nat.fully_random, persistent: nat.persistent };
     Ok(match nat.kind {
         NatKind::Dnat => Nat::Dnat(range),
         NatKind::Snat => Nat::Snat(range),

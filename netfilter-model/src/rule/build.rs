@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::hook::{Hook, Hooks, Table};
+use crate::nft;
 use crate::packet::Packet;
 use crate::rule::validate::{self, Problem, Reach, ValidationError};
 use crate::rule::{
@@ -26,6 +27,7 @@ pub enum Backend {
 pub struct Ruleset {
     pub(crate) tables: Tables,
     codes: [Code; 5],
+    nft: Option<Arc<nft::Ruleset>>,
 }
 
 /// The chains of all tables, checked.
@@ -60,6 +62,11 @@ impl Ruleset {
         &self.tables.chains[table as usize]
     }
 
+    /// Returns these tables with a ruleset of nftables beside them.
+    pub fn with_nft(self, nft: impl Into<Arc<nft::Ruleset>>) -> Ruleset {
+        Ruleset { nft: Some(nft.into()), ..self }
+    }
+
     /// Returns how many rules the table has.
     pub fn rule_count(&self, table: Table) -> usize {
         self.chains(table).iter().map(|chain| chain.rules.len()).sum()
@@ -88,7 +95,12 @@ impl Rules for Ruleset {
 
     #[inline]
     fn tracks(&self) -> bool {
-        self.tables.tracks
+        self.tables.tracks || self.nft.as_ref().is_some_and(|nft| nft.tracks())
+    }
+
+    #[inline]
+    fn nft(&self) -> Option<&nft::Ruleset> {
+        self.nft.as_deref()
     }
 
     #[inline]
@@ -234,7 +246,7 @@ impl RulesetBuilder {
         }
         let tables = self.tables()?;
         let codes = Table::ALL.map(|table| Code::of(&tables.chains[table as usize]));
-        Ok(Ruleset { tables, codes })
+        Ok(Ruleset { tables, codes, nft: None })
     }
 
     /// Checks everything and returns the base for fragments.

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use crate::device::DeviceNameError;
 use crate::device::DevicePattern;
 use crate::hook::{Hook, Table};
+use crate::nft;
 use crate::packet::Packet;
 use crate::prefix::Prefix;
 use crate::tuple::Protocol;
@@ -185,6 +186,12 @@ pub trait Rules {
 
     /// Returns whether some rule needs connection tracking. If none does, packets are not tracked.
     fn tracks(&self) -> bool;
+
+    /// Returns the ruleset of nftables, if there is one beside the tables of x_tables.
+    #[inline]
+    fn nft(&self) -> Option<&nft::Ruleset> {
+        None
+    }
 
     /// Returns the table as code, if there is any.
     #[doc(hidden)]
