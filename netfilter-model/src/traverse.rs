@@ -12,13 +12,7 @@ use crate::device::DeviceId;
 use crate::hook::Hook;
 use crate::hook::Table;
 use crate::host::{Draws, Host, Ingress, Note, Socket};
-<<<<<<< HEAD
 use crate::packet::Packet;
-=======
-use crate::nft;
-use crate::packet::{L4, Packet};
-use crate::prefix::Prefix;
->>>>>>> 2efdcee (nft: nftables rulesets between the tables of x_tables)
 use crate::rule::{
     Chain, ChainId, CtStates, Nat, Policy, Probability, RejectWith, Rule, RuleRef, Rules,
 };
@@ -100,26 +94,6 @@ pub struct Context<'c, H, D> {
     pub memory: &'c mut Memory,
 }
 
-<<<<<<< HEAD
-=======
-/// What traversal keeps between packets: the counters of `statistic --mode nth`, the state of
-/// nftables, and the stack's space.
-#[derive(Clone, Debug, Default)]
-pub struct Memory {
-    nth: std::collections::BTreeMap<(Table, ChainId, u32, u32), u32>,
-    stack: Vec<Frame>,
-    returns: Vec<code::Return>,
-    pub(crate) nft: nft::State,
-}
-
-impl Memory {
-    /// Forgets the state of a table's rules, as x_tables does whenever a table is replaced.
-    pub fn table_replaced(&mut self, table: Table) {
-        self.nth.retain(|(of, ..), _| *of != table);
-    }
-}
-
->>>>>>> 2efdcee (nft: nftables rulesets between the tables of x_tables)
 /// Where to go on in a chain.
 #[derive(Clone, Copy, Debug)]
 enum Place {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::hook::Table;
+use crate::nft;
 use crate::packet::Packet;
 use crate::rule::{ChainId, HashlimitMatch, LimitMatch, Match, RecentMatch, Ruleset};
 use crate::set::Sets;
@@ -18,7 +19,8 @@ use super::recent::{RecentEntry, RecentList};
 pub(super) type StateKey = (Table, ChainId, u32);
 
 /// What traversal keeps between packets: the state of single rules (`limit`, `statistic --mode
-/// nth`), what has a name (`recent`, `hashlimit`, ipsets), and the stack's space.
+/// nth`), what has a name (`recent`, `hashlimit`, ipsets), the state of
+/// nftables, and the stack's space.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     /// The ipsets, which rules match and change.
@@ -30,6 +32,7 @@ pub struct Memory {
     hashlimits: BTreeMap<(Arc<str>, bool), Buckets>,
     pub(super) stack: Vec<Frame>,
     pub(super) returns: Vec<Return>,
+    pub(crate) nft: nft::State,
 }
 
 impl Memory {
