@@ -72,6 +72,7 @@ pub mod network;
 pub mod nft;
 pub mod packet;
 mod prefix;
+pub mod read;
 pub mod rule;
 pub mod set;
 #[cfg(test)]

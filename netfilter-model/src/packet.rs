@@ -56,17 +56,27 @@ impl TcpFlags {
         TcpFlags(self.0 & mask.0)
     }
 
+    const NAMES: [(TcpFlags, &str); 6] = [
+        (TcpFlags::FIN, "FIN"),
+        (TcpFlags::SYN, "SYN"),
+        (TcpFlags::RST, "RST"),
+        (TcpFlags::PSH, "PSH"),
+        (TcpFlags::ACK, "ACK"),
+        (TcpFlags::URG, "URG"),
+    ];
+
+    /// Returns the flag of a name.
+    pub fn named(name: &str) -> Option<TcpFlags> {
+        let known = |(_, known): &&(TcpFlags, &str)| known.eq_ignore_ascii_case(name);
+        TcpFlags::NAMES.iter().find(known).map(|(flag, _)| *flag)
+    }
+
     /// Returns the flags with their names, in the order in which iptables prints them.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        const NAMES: [(TcpFlags, &str); 6] = [
-            (TcpFlags::FIN, "FIN"),
-            (TcpFlags::SYN, "SYN"),
-            (TcpFlags::RST, "RST"),
-            (TcpFlags::PSH, "PSH"),
-            (TcpFlags::ACK, "ACK"),
-            (TcpFlags::URG, "URG"),
-        ];
-        NAMES.into_iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| name)
+        TcpFlags::NAMES
+            .into_iter()
+            .filter(move |(flag, _)| self.contains(*flag))
+            .map(|(_, name)| name)
     }
 }
 

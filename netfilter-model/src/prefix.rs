@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::tuple::{Addresses, Tuple};
 
-/// A network: an address and how many of its leading bits count. Host bits are cleared.
+/// A network: an address and which of its bits count, nearly always the leading ones. The other
+/// bits are cleared.
 // The wide family is boxed: rules exist by the hundred thousand, and nearly all are IPv4.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix(Repr);
@@ -42,6 +43,36 @@ impl Prefix {
         Prefix::new(addr, if addr.is_ipv4() { 32 } else { 128 })
     }
 
+    /// Returns the addresses that agree with this one where the mask has ones, or `None` if the
+    /// mask is of the other family.
+    pub fn masked(addr: IpAddr, mask: IpAddr) -> Option<Prefix> {
+        Some(Prefix(match (addr, mask) {
+            (IpAddr::V4(addr), IpAddr::V4(mask)) => {
+                Repr::V4 { net: addr.to_bits() & mask.to_bits(), mask: mask.to_bits() }
+            }
+            (IpAddr::V6(addr), IpAddr::V6(mask)) => {
+                Repr::V6(Box::new((addr.to_bits() & mask.to_bits(), mask.to_bits())))
+            }
+            _ => return None,
+        }))
+    }
+
+    /// Returns the mask.
+    pub fn mask(&self) -> IpAddr {
+        match &self.0 {
+            Repr::V4 { mask, .. } => IpAddr::V4(Ipv4Addr::from_bits(*mask)),
+            Repr::V6(wide) => IpAddr::V6(Ipv6Addr::from_bits(wide.1)),
+        }
+    }
+
+    /// Returns whether the bits that count are the leading ones.
+    pub fn is_contiguous(&self) -> bool {
+        match &self.0 {
+            Repr::V4 { mask, .. } => mask.leading_ones() == mask.count_ones(),
+            Repr::V6(wide) => wide.1.leading_ones() == wide.1.count_ones(),
+        }
+    }
+
     /// Returns the network address.
     pub fn address(&self) -> IpAddr {
         match &self.0 {
@@ -50,7 +81,7 @@ impl Prefix {
         }
     }
 
-    /// Returns how many leading bits count.
+    /// Returns how many bits count.
     pub fn len(&self) -> u8 {
         match &self.0 {
             Repr::V4 { mask, .. } => mask.count_ones() as u8,
@@ -129,6 +160,10 @@ impl Prefix {
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address(), self.len())
+        if self.is_contiguous() {
+            write!(f, "{}/{}", self.address(), self.len())
+        } else {
+            write!(f, "{}/{}", self.address(), self.mask())
+        }
     }
 }

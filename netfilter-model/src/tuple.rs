@@ -38,21 +38,61 @@ impl Protocol {
         Some(match self.0 {
             1 => "icmp",
             2 => "igmp",
+            3 => "ggp",
             4 => "ipencap",
             6 => "tcp",
+            8 => "egp",
+            9 => "igp",
             17 => "udp",
             33 => "dccp",
             41 => "ipv6",
+            43 => "ipv6-route",
+            44 => "ipv6-frag",
+            46 => "rsvp",
             47 => "gre",
             50 => "esp",
             51 => "ah",
             58 => "ipv6-icmp",
+            59 => "ipv6-nonxt",
+            60 => "ipv6-opts",
+            88 => "eigrp",
             89 => "ospf",
+            94 => "ipip",
+            97 => "etherip",
+            103 => "pim",
+            108 => "ipcomp",
             112 => "vrrp",
+            115 => "l2tp",
+            124 => "isis",
             132 => "sctp",
+            135 => "mobility-header",
             136 => "udplite",
+            137 => "mpls-in-ip",
             _ => return None,
         })
+    }
+
+    /// Returns the protocol that iptables reads from a text: a name in either case, a number, or
+    /// `all`, which is 0.
+    pub fn parse(text: &str) -> Option<Protocol> {
+        if let Ok(number) = text.parse() {
+            return Some(Protocol(number));
+        }
+        // Names that are read but not printed.
+        const OTHERS: [(&str, u8); 8] = [
+            ("all", 0),
+            ("ip", 0),
+            ("icmpv6", 58),
+            ("icmp6", 58),
+            ("mh", 135),
+            ("ospfigp", 89),
+            ("ipip", 94),
+            ("ip-encap", 4),
+        ];
+        let known = |(name, _): &&(&str, u8)| name.eq_ignore_ascii_case(text);
+        let other = OTHERS.iter().find(known).map(|(_, number)| Protocol(*number));
+        let named = |p: &Protocol| p.name().is_some_and(|name| name.eq_ignore_ascii_case(text));
+        other.or_else(|| (0..=u8::MAX).map(Protocol).find(named))
     }
 }
 
@@ -61,6 +101,31 @@ impl fmt::Display for Protocol {
         match self.name() {
             Some(name) => f.write_str(name),
             None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// An address family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Returns the family of an address.
+    pub const fn of(address: IpAddr) -> Family {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// Returns how many bits an address has.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Family::V4 => 32,
+            Family::V6 => 128,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::hook::{Hook, Table};
 use crate::packet::Packet;
 use crate::rule::build::Tables;
-use crate::rule::legality;
+use crate::rule::legality::{self, Place};
 use crate::rule::validate::{self, Problem, ValidationError};
 use crate::rule::{
     Chain, ChainId, ChainIndex, FragmentId, Rule, Rules, Ruleset, RulesetBuilder, SlotHit, SlotId,
@@ -173,11 +173,12 @@ impl FragmentBuilder<'_> {
             return Err(problem);
         }
         let mut reach: [Vec<validate::Reach>; 5] = Default::default();
+        let family = self.base.tables.family;
         for table in Table::ALL {
             let outside = |id: ChainId| self.base_chain(table, id);
             let own = &self.chains[table as usize];
             let first = Some(ChainId { fragment: self.id, index: 0 });
-            reach[table as usize] = validate::bottom_up(table, own, first, &outside)?.0;
+            reach[table as usize] = validate::bottom_up(table, family, own, first, &outside)?.0;
         }
         for (slot, rules) in self.contributions.iter().enumerate() {
             for (position, rule) in rules.iter().enumerate() {
@@ -228,9 +229,10 @@ impl FragmentBuilder<'_> {
         if rule.only_random().is_some() {
             return Err(at(Problem::OnlyRandomInSlot));
         }
-        legality::rule_hooks(table, chain, rule).map_err(at)?;
+        let place = Place::of(table, self.base.tables.family, chain);
+        legality::rule_hooks(place, rule).map_err(at)?;
         for hook in above.from.iter() {
-            if let Some(problem) = legality::wrong_hook(table, chain, rule, hook) {
+            if let Some(problem) = legality::wrong_hook(place, rule, hook) {
                 return Err(at(problem));
             }
         }
@@ -340,6 +342,7 @@ impl Ruleset {
     /// whole.
     pub fn assemble(base: &Base, fragments: &[Arc<Fragment>]) -> Result<Ruleset, ValidationError> {
         let mut builder = RulesetBuilder::for_backend(base.tables.backend);
+        builder.family(base.tables.family);
         let mut ids: BTreeMap<(Table, ChainId), ChainId> = BTreeMap::new();
         for table in Table::ALL {
             let own = fragments.iter().flat_map(|fragment| fragment.chains(table));

@@ -11,6 +11,7 @@ use crate::rule::{
     Base, Chain, ChainId, Code, FragmentId, Guards, Match, Policy, Rule, Rules, Slot, SlotHit,
     SlotId, Target,
 };
+use crate::tuple::Family;
 
 /// Which kernel back end a ruleset is for: they differ in how deep chains may nest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +35,7 @@ pub struct Ruleset {
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
     pub(crate) backend: Backend,
+    pub(crate) family: Family,
     pub(crate) chains: [Vec<Chain>; 5],
     pub(crate) builtins: [[Option<u32>; 5]; 5],
     /// Which chain holds each slot.
@@ -44,6 +46,16 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
+    /// Returns the chains of a builder, which were checked.
+    pub(crate) fn new(builder: RulesetBuilder, reach: [Vec<Reach>; 5]) -> Tables {
+        let RulesetBuilder { backend, family, mut chains, builtins, slots, .. } = builder;
+        chains.iter_mut().flatten().for_each(Chain::freeze);
+        // Kernel: an empty nat table asks for no connection tracking.
+        let tracks =
+            chains.iter().flatten().any(|chain| chain.rules.iter().any(Rule::needs_tracking));
+        Tables { backend, family, chains, builtins, slots, reach, tracks }
+    }
+
     pub(crate) fn builtin(&self, table: Table, hook: Hook) -> Option<&Chain> {
         let index = self.builtins[table as usize][hook as usize]?;
         Some(&self.chains[table as usize][index as usize])
@@ -56,6 +68,16 @@ impl Tables {
 }
 
 impl Ruleset {
+    pub(crate) fn of(tables: Tables) -> Ruleset {
+        let codes = Table::ALL.map(|table| Code::of(&tables.chains[table as usize]));
+        Ruleset { tables, codes, nft: None }
+    }
+
+    /// Returns the family of the packets that the rules are for.
+    pub fn family(&self) -> Family {
+        self.tables.family
+    }
+
     /// Returns the chains of a table: built-in ones in hook order, then user chains as declared.
     /// Empty if the table is not loaded.
     pub fn chains(&self, table: Table) -> &[Chain] {
@@ -112,12 +134,13 @@ impl Rules for Ruleset {
 /// Collects chains and rules.
 #[derive(Clone, Debug, Default)]
 pub struct RulesetBuilder {
-    backend: Backend,
-    chains: [Vec<Chain>; 5],
+    pub(crate) backend: Backend,
+    pub(crate) family: Family,
+    pub(crate) chains: [Vec<Chain>; 5],
     names: [BTreeMap<Arc<str>, u32>; 5],
     builtins: [[Option<u32>; 5]; 5],
-    slots: Vec<(Table, u32)>,
-    problems: Vec<ValidationError>,
+    pub(crate) slots: Vec<(Table, u32)>,
+    pub(crate) problems: Vec<ValidationError>,
 }
 
 impl RulesetBuilder {
@@ -129,6 +152,11 @@ impl RulesetBuilder {
     /// Returns an empty builder for a back end.
     pub fn for_backend(backend: Backend) -> RulesetBuilder {
         RulesetBuilder { backend, ..RulesetBuilder::default() }
+    }
+
+    /// Makes the rules those of a family; without, they are for IPv4.
+    pub fn family(&mut self, family: Family) {
+        self.family = family;
     }
 
     /// Loads the table with its built-in chains, empty and with policy ACCEPT, if it is not.
@@ -244,9 +272,7 @@ impl RulesetBuilder {
             let chain = &self.chains[*table as usize][*index as usize];
             return Err(ValidationError::of_chain(*table, &chain.name, Problem::SlotInRuleset));
         }
-        let tables = self.tables()?;
-        let codes = Table::ALL.map(|table| Code::of(&tables.chains[table as usize]));
-        Ok(Ruleset { tables, codes, nft: None })
+        Ok(Ruleset::of(self.tables()?))
     }
 
     /// Checks everything and returns the base for fragments.
@@ -258,28 +284,16 @@ impl RulesetBuilder {
         Ok(Base { tables: self.tables()? })
     }
 
-    fn tables(self) -> Result<Tables, ValidationError> {
-        if let Some(problem) = self.problems.into_iter().next() {
-            return Err(problem);
+    fn tables(mut self) -> Result<Tables, ValidationError> {
+        if !self.problems.is_empty() {
+            return Err(self.problems.swap_remove(0));
         }
-        let mut chains = self.chains;
         let mut reach: [Vec<Reach>; 5] = Default::default();
         for table in Table::ALL {
-            let of_table = &mut chains[table as usize];
-            reach[table as usize] = validate::table(table, of_table, self.backend)?;
-            of_table.iter_mut().for_each(Chain::freeze);
+            let of_table = &self.chains[table as usize];
+            reach[table as usize] = validate::table(table, self.family, of_table, self.backend)?;
         }
-        // Kernel: an empty nat table asks for no connection tracking.
-        let tracks =
-            chains.iter().flatten().any(|chain| chain.rules.iter().any(Rule::needs_tracking));
-        Ok(Tables {
-            backend: self.backend,
-            chains,
-            builtins: self.builtins,
-            slots: self.slots,
-            reach,
-            tracks,
-        })
+        Ok(Tables::new(self, reach))
     }
 }
 

@@ -604,11 +604,18 @@ impl CtStates {
         self.0 & other.0 != 0
     }
 
+    const NAMES: [&str; 7] =
+        ["INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED", "SNAT", "DNAT"];
+
+    /// Returns the set of the one state of a name.
+    pub fn named(name: &str) -> Option<CtStates> {
+        let bit = CtStates::NAMES.iter().position(|known| known.eq_ignore_ascii_case(name))?;
+        Some(CtStates(1 << bit))
+    }
+
     /// Returns the names in the order in which iptables prints them.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        const NAMES: [&str; 7] =
-            ["INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED", "SNAT", "DNAT"];
-        (0..7).filter(move |bit| self.0 & 1 << bit != 0).map(|bit| NAMES[bit])
+        (0..7).filter(move |bit| self.0 & 1 << bit != 0).map(|bit| CtStates::NAMES[bit])
     }
 }
 
@@ -670,23 +677,35 @@ impl AddrTypes {
         self.0 & 1 << kind as u16 != 0
     }
 
+    const NAMES: [&str; 12] = [
+        "UNSPEC",
+        "UNICAST",
+        "LOCAL",
+        "BROADCAST",
+        "ANYCAST",
+        "MULTICAST",
+        "BLACKHOLE",
+        "UNREACHABLE",
+        "PROHIBIT",
+        "THROW",
+        "NAT",
+        "XRESOLVE",
+    ];
+
+    /// Returns the set of the one type of a name.
+    pub fn named(name: &str) -> Option<AddrTypes> {
+        let bit = AddrTypes::NAMES.iter().position(|known| known.eq_ignore_ascii_case(name))?;
+        Some(AddrTypes(1 << bit))
+    }
+
+    /// Returns the types of either set.
+    pub const fn union(self, other: AddrTypes) -> AddrTypes {
+        AddrTypes(self.0 | other.0)
+    }
+
     /// Returns the names in the order in which iptables prints them.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        const NAMES: [&str; 12] = [
-            "UNSPEC",
-            "UNICAST",
-            "LOCAL",
-            "BROADCAST",
-            "ANYCAST",
-            "MULTICAST",
-            "BLACKHOLE",
-            "UNREACHABLE",
-            "PROHIBIT",
-            "THROW",
-            "NAT",
-            "XRESOLVE",
-        ];
-        (0..12).filter(move |bit| self.0 & 1 << bit != 0).map(|bit| NAMES[bit])
+        (0..12).filter(move |bit| self.0 & 1 << bit != 0).map(|bit| AddrTypes::NAMES[bit])
     }
 }
 

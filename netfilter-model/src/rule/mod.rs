@@ -10,6 +10,7 @@ pub(crate) mod code;
 mod guard;
 mod index;
 mod legality;
+mod lenient;
 pub(crate) mod matches;
 pub(crate) mod random;
 mod render;
@@ -40,7 +41,8 @@ pub use matches::{
 };
 pub(crate) use random::Run;
 pub use random::{LAW_BITS, Probability, ProbabilityError, random_run_probabilities};
-pub use render::iptables_save;
+pub(crate) use render::{chains_in_order, match_text, policy_name, save_quoted, target_text};
+pub use render::{iptables_rule, iptables_save};
 pub use target::{
     ConnmarkOp, CtTarget, Nat, NatAddresses, NatFlags, NatRange, RejectWith, SetTarget, Target,
     TproxyTarget, TtlChange, Zone, ZoneSide,

@@ -142,6 +142,8 @@ pub enum ConnmarkOp {
 pub struct CtTarget {
     /// `--notrack`, or the target `NOTRACK`.
     pub notrack: bool,
+    /// Written as `NOTRACK`, which has no options.
+    pub alias: bool,
     /// `--zone`, `--zone-orig`, `--zone-reply`.
     pub zone: Option<(ZoneSide, Zone)>,
     /// Helper, timeout policy, events: as printed. They change no verdict here.

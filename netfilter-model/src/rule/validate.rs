@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::hook::{Hook, Hooks, Table};
 use crate::packet::IcmpError;
-use crate::rule::legality::{rule_hooks, wrong_hook};
+use crate::rule::legality::{Place, rule_hooks, wrong_hook};
 use crate::rule::{Backend, Chain, ChainId, Target};
+use crate::tuple::Family;
 
 /// nf_tables: a base chain and 15 nested jumps.
 // Kernel: nf_tables.h, NFT_JUMP_STACK_SIZE
@@ -107,6 +108,14 @@ pub enum Problem {
         /// The option.
         option: &'static str,
     },
+    /// Options that do not go together.
+    #[error("{what} {problem}")]
+    Option {
+        /// The match or target.
+        what: &'static str,
+        /// What it does or wants.
+        problem: &'static str,
+    },
     /// A rewrite of nothing.
     #[error("{0} needs an address, a port or both")]
     NothingToRewrite(&'static str),
@@ -186,14 +195,26 @@ pub(crate) fn chain_name(table: Table, name: &Arc<str>) -> Option<ValidationErro
 /// Checks a table and returns what was found out about each chain.
 pub(crate) fn table(
     table: Table,
+    family: Family,
     chains: &[Chain],
     backend: Backend,
 ) -> Result<Vec<Reach>, ValidationError> {
     for chain in chains {
         check_policy(table, chain)?;
     }
+    rules(table, family, chains, backend)
+}
+
+/// Checks a table but for its policies, which iptables-restore sets where iptables would not.
+pub(crate) fn rules(
+    table: Table,
+    family: Family,
+    chains: &[Chain],
+    backend: Backend,
+) -> Result<Vec<Reach>, ValidationError> {
     let outside = |id| Err(Problem::UnknownChain(id));
-    let (mut reach, order) = bottom_up(table, chains, chains.first().map(|c| c.id), &outside)?;
+    let first = chains.first().map(|c| c.id);
+    let (mut reach, order) = bottom_up(table, family, chains, first, &outside)?;
     for (index, chain) in chains.iter().enumerate() {
         let Some(hook) = chain.hook() else { continue };
         let Some(height) = reach[index].height else {
@@ -201,7 +222,7 @@ pub(crate) fn table(
         };
         check_depth(table, chain, height, backend)?;
         if !reach[index].legal.contains(hook) {
-            return Err(blame(table, chains, &reach, index, hook));
+            return Err(blame(table, family, chains, &reach, index, hook));
         }
     }
     top_down(chains, &order, &mut reach);
@@ -236,6 +257,7 @@ pub(crate) type Outside<'a> = dyn Fn(ChainId) -> Result<(Hooks, Option<u32>), Pr
 /// a loop. `first` is the id of the first chain of the list.
 pub(crate) fn bottom_up(
     table: Table,
+    family: Family,
     chains: &[Chain],
     first: Option<ChainId>,
     outside: &Outside<'_>,
@@ -251,7 +273,8 @@ pub(crate) fn bottom_up(
         let (mut legal, mut height) = (Hooks::of(&Hook::ALL), Some(0));
         for (position, rule) in chain.rules.iter().enumerate() {
             let at = |problem| ValidationError::of_rule(table, &chain.name, position, problem);
-            legal = intersect(legal, rule_hooks(table, chain, rule).map_err(at)?);
+            legal =
+                intersect(legal, rule_hooks(Place::of(table, family, chain), rule).map_err(at)?);
             let (Target::Jump(id) | Target::Goto(id)) = rule.target() else {
                 continue;
             };
@@ -341,6 +364,7 @@ fn loop_error(table: Table, chains: &[Chain], reach: &[Reach], from: usize) -> V
 /// Finds the rule below a chain that does not accept the hook.
 fn blame(
     table: Table,
+    family: Family,
     chains: &[Chain],
     reach: &[Reach],
     from: usize,
@@ -350,7 +374,7 @@ fn blame(
     'chain: loop {
         let chain = &chains[index];
         for (position, rule) in chain.rules.iter().enumerate() {
-            if let Some(problem) = wrong_hook(table, chain, rule, hook) {
+            if let Some(problem) = wrong_hook(Place::of(table, family, chain), rule, hook) {
                 return ValidationError::of_rule(table, &chain.name, position, problem);
             }
             if let Target::Jump(id) | Target::Goto(id) = rule.target() {

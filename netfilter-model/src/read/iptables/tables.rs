@@ -1,0 +1,376 @@
+//! Tables while they are read, and the ruleset that they amount to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::command::{Action, BOTH_VERDICTS, Command, Draft, DraftTarget, Trouble};
+use super::{Counters, IptablesDump};
+use crate::hook::{Hook, Hooks, Table};
+use crate::rule::{Backend, ChainId, Policy, Rules, RulesetBuilder, Target, Unsupported};
+use crate::tuple::Family;
+
+/// A chain while it is read.
+#[derive(Debug)]
+struct Draftable {
+    name: Arc<str>,
+    hook: Option<Hook>,
+    /// Whether the text names it other than in a rule.
+    declared: bool,
+    policy: Policy,
+    counters: Option<Counters>,
+    rules: Vec<Draft>,
+}
+
+/// A table while it is read.
+#[derive(Debug)]
+struct DraftTable {
+    chains: Vec<Draftable>,
+    names: BTreeMap<Arc<str>, usize>,
+}
+
+/// What one back end has for one family, while it is read.
+#[derive(Debug)]
+pub(super) struct Tables {
+    pub(super) family: Family,
+    pub(super) backend: Option<Backend>,
+    tables: [Option<DraftTable>; 5],
+    order: Vec<Table>,
+}
+
+/// What is wrong, with the line that it is about.
+pub(super) type Finding = (u32, Trouble);
+
+impl DraftTable {
+    fn new(table: Table) -> DraftTable {
+        let mut new = DraftTable { chains: Vec::new(), names: BTreeMap::new() };
+        for hook in table.hooks().iter() {
+            new.push(hook.chain_name(), Some(hook));
+        }
+        new
+    }
+
+    fn push(&mut self, name: &str, hook: Option<Hook>) -> usize {
+        let name: Arc<str> = name.into();
+        let (policy, counters, rules) = (Policy::Accept, None, Vec::new());
+        self.names.insert(name.clone(), self.chains.len());
+        self.chains.push(Draftable { name, hook, declared: false, policy, counters, rules });
+        self.chains.len() - 1
+    }
+
+    fn find(&mut self, name: &str) -> Option<&mut Draftable> {
+        self.names.get(name).map(|index| &mut self.chains[*index])
+    }
+
+    fn find_or_add(&mut self, name: &str) -> &mut Draftable {
+        let known = self.names.get(name).copied();
+        let index = known.unwrap_or_else(|| self.push(name, None));
+        &mut self.chains[index]
+    }
+}
+
+impl Tables {
+    pub(super) fn new(family: Family, backend: Option<Backend>) -> Tables {
+        Tables { family, backend, tables: Default::default(), order: Vec::new() }
+    }
+
+    /// Returns whether nothing was read.
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Begins a table as iptables-restore does: what was read of it before is gone. Returns
+    /// whether something was.
+    pub(super) fn begin(&mut self, table: Table) -> bool {
+        let before = self.tables[table as usize].replace(DraftTable::new(table));
+        if before.is_none() {
+            self.order.push(table);
+        }
+        before.is_some()
+    }
+
+    fn table(&mut self, table: Table) -> &mut DraftTable {
+        let slot = &mut self.tables[table as usize];
+        if slot.is_none() {
+            self.order.push(table);
+        }
+        slot.get_or_insert_with(|| DraftTable::new(table))
+    }
+
+    /// Declares a chain with what stands behind its name.
+    pub(super) fn declare(
+        &mut self,
+        table: Table,
+        name: &str,
+        policy: &str,
+        counters: Option<Counters>,
+    ) -> Result<(), Trouble> {
+        let chain = self.table(table).find_or_add(name);
+        let again = chain.declared;
+        chain.declared = true;
+        chain.counters = counters;
+        match (policy, chain.hook) {
+            ("ACCEPT", Some(_)) => chain.policy = Policy::Accept,
+            ("DROP", Some(_)) => chain.policy = Policy::Drop,
+            ("-", _) => {}
+            (policy, None) => {
+                let problem = format!("chain {name} is not built in and has no policy {policy}");
+                return Err((problem, None));
+            }
+            (policy, Some(_)) => return Err((format!("{policy:?} is no policy"), None)),
+        }
+        if again { Err((format!("chain {name} is declared twice"), None)) } else { Ok(()) }
+    }
+
+    /// Does what a command says.
+    pub(super) fn apply(&mut self, table: Table, command: Command<'_>) -> Result<(), Trouble> {
+        let Command { action: Some(action), chain: name, argument, rules, .. } = command else {
+            return Err(("no command of iptables".to_owned(), None));
+        };
+        let table = self.table(table);
+        match action {
+            Action::Nothing => return Ok(()),
+            Action::Policy => {
+                let chain = table.find_or_add(&name);
+                chain.declared = true;
+                match (&*argument, chain.hook) {
+                    ("ACCEPT", Some(_)) => chain.policy = Policy::Accept,
+                    ("DROP", Some(_)) => chain.policy = Policy::Drop,
+                    _ => return Err((format!("chain {name} has no policy {argument}"), None)),
+                }
+                return Ok(());
+            }
+            Action::NewChain => {
+                let chain = table.find_or_add(&name);
+                if std::mem::replace(&mut chain.declared, true) {
+                    return Err((format!("chain {name} is there already"), None));
+                }
+                return Ok(());
+            }
+            Action::Flush if name.is_empty() => {
+                table.chains.iter_mut().for_each(|chain| chain.rules.clear());
+                return Ok(());
+            }
+            Action::DeleteChain => return table.delete(&name),
+            Action::Rename => return table.rename(&name, &argument),
+            _ => {}
+        }
+        let undeclared = table.find(&name).is_none();
+        let chain = table.find_or_add(&name);
+        match action {
+            Action::Append => chain.rules.extend(rules),
+            Action::Flush => chain.rules.clear(),
+            Action::Insert(number) => {
+                let at = (number.max(1) as usize - 1).min(chain.rules.len());
+                chain.rules.splice(at..at, rules);
+            }
+            Action::Replace(number) | Action::Delete(Some(number)) => {
+                let at = (number as usize).wrapping_sub(1);
+                if at >= chain.rules.len() {
+                    return Err((format!("chain {name} has no rule {number}"), None));
+                }
+                chain.rules.splice(at..=at, rules);
+            }
+            Action::Delete(None) => {
+                for rule in &rules {
+                    match chain.rules.iter().position(|there| there.is_like(rule)) {
+                        Some(at) => drop(chain.rules.remove(at)),
+                        None => return Err((format!("chain {name} has no such rule"), None)),
+                    }
+                }
+            }
+            _ => {}
+        }
+        if undeclared {
+            let problem = format!("chain {name} is not declared before its first rule");
+            return Err((problem, Some("it is taken as a chain of this name")));
+        }
+        Ok(())
+    }
+
+    /// Sets how many packets the policy of a chain decided about.
+    pub(super) fn count(&mut self, table: Table, name: &str, counters: Counters) {
+        if let Some(chain) = self.table(table).find(name) {
+            chain.counters = Some(counters);
+        }
+    }
+
+    /// Returns the finished dump and what was found on the way.
+    pub(super) fn finish(mut self) -> (IptablesDump, Vec<Finding>) {
+        let mut findings = Vec::new();
+        let mut builder = RulesetBuilder::for_backend(self.backend.unwrap_or_default());
+        builder.family(self.family);
+        let mut lines: BTreeMap<(Table, u32, u32), u32> = BTreeMap::new();
+        let mut counters = [const { Vec::new() }; 5];
+        let mut policies = BTreeMap::new();
+        let mut declared = [Hooks::NONE; 5];
+        for table in self.order.clone() {
+            let Some(mut draft) = self.tables[table as usize].take() else { continue };
+            draft.declare_callees(&mut findings);
+            let ids: Vec<ChainId> = draft
+                .chains
+                .iter()
+                .map(|chain| match chain.hook {
+                    Some(hook) => builder.builtin(table, hook),
+                    None => builder.chain(table, chain.name.clone()),
+                })
+                .collect();
+            let of_table: &mut Vec<Vec<Option<Counters>>> = &mut counters[table as usize];
+            of_table.resize(draft.chains.len(), Vec::new());
+            for (chain, id) in draft.chains.iter().zip(&ids) {
+                if let Some(hook) = chain.hook {
+                    builder.policy(table, hook, chain.policy);
+                    policies.extend(chain.counters.map(|of| ((table, hook), of)));
+                    if chain.declared {
+                        declared[table as usize] =
+                            declared[table as usize].union(Hooks::of(&[hook]));
+                    }
+                }
+                for (rule, number) in chain.rules.iter().zip(1..) {
+                    let line = rule.rule.origin.item;
+                    lines.insert((table, id.index, number), line);
+                    let target = draft.resolve(&rule.target, &ids, line, &mut findings);
+                    builder.append(table, *id, rule.rule.clone().then(target));
+                    of_table[id.index as usize].push(rule.counters);
+                }
+            }
+        }
+        let (ruleset, refused) = builder.build_leniently();
+        for error in refused {
+            let chain = ruleset.chains(error.table).iter().find(|chain| chain.name == error.chain);
+            let place = chain.map(|chain| (error.table, chain.id.index, error.rule.unwrap_or(0)));
+            let line = place.and_then(|place| lines.get(&place)).copied().unwrap_or(0);
+            let help = "the kernel or iptables would refuse this; evaluation follows both answers";
+            findings.push((line, (error.to_string(), Some(help))));
+        }
+        let (order, backend) = (self.order, self.backend);
+        (IptablesDump { ruleset, backend, order, declared, policies, counters }, findings)
+    }
+}
+
+impl Draft {
+    /// Returns whether the rules say the same.
+    fn is_like(&self, other: &Draft) -> bool {
+        self.rule.matches() == other.rule.matches() && self.target == other.target
+    }
+}
+
+impl DraftTable {
+    fn delete(&mut self, name: &str) -> Result<(), Trouble> {
+        let called = |name: &str| {
+            let mut targets = self.chains.iter().flat_map(|chain| &chain.rules);
+            targets.any(|rule| rule.target.calls() == Some(name))
+        };
+        let goes = |chain: &Draftable| {
+            let empty = chain.hook.is_none() && chain.rules.is_empty() && !called(&chain.name);
+            empty && (name.is_empty() || *chain.name == *name)
+        };
+        let going: Vec<bool> = self.chains.iter().map(goes).collect();
+        if !name.is_empty() && !going.contains(&true) {
+            return Err((format!("chain {name} is in use, built in or not there"), None));
+        }
+        let mut going = going.into_iter();
+        self.chains.retain(|_| !going.next().unwrap_or(false));
+        self.index();
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), Trouble> {
+        if self.names.contains_key(to) {
+            return Err((format!("chain {to} is there already"), None));
+        }
+        match self.find(from) {
+            Some(chain) if chain.hook.is_none() => chain.name = to.into(),
+            _ => return Err((format!("there is no chain {from} that can be renamed"), None)),
+        }
+        for rule in self.chains.iter_mut().flat_map(|chain| &mut chain.rules) {
+            match &mut rule.target {
+                DraftTarget::Named(name, _) | DraftTarget::Goto(name) if *name == from => {
+                    to.clone_into(name);
+                }
+                _ => {}
+            }
+        }
+        self.index();
+        Ok(())
+    }
+
+    fn index(&mut self) {
+        let names = self.chains.iter().enumerate().map(|(at, chain)| (chain.name.clone(), at));
+        self.names = names.collect();
+    }
+
+    /// Declares chains that are called and not there: the text may be cut.
+    fn declare_callees(&mut self, findings: &mut Vec<Finding>) {
+        let mut missing: BTreeMap<String, u32> = BTreeMap::new();
+        for rule in self.chains.iter().flat_map(|chain| &chain.rules) {
+            let name = match &rule.target {
+                DraftTarget::Named(name, None) | DraftTarget::Goto(name) => name,
+                _ => continue,
+            };
+            if !self.names.contains_key(&**name) {
+                missing.entry(name.clone()).or_insert(rule.rule.origin.item);
+            }
+        }
+        for (name, line) in missing {
+            self.push(&name, None);
+            let problem = format!("chain {name} is called and not declared");
+            findings.push((line, (problem, Some("it is taken as an empty chain"))));
+        }
+    }
+
+    fn resolve(
+        &self,
+        target: &DraftTarget,
+        ids: &[ChainId],
+        line: u32,
+        findings: &mut Vec<Finding>,
+    ) -> Target {
+        let chain = |name: &str| self.names.get(name).map(|index| ids[*index]);
+        match target {
+            DraftTarget::Known(target) => target.clone(),
+            DraftTarget::Goto(name) => chain(name).map_or(Target::None, Target::Goto),
+            DraftTarget::Named(name, known) => match (chain(name), known) {
+                (Some(id), _) => Target::Jump(id),
+                (None, Some(target)) => {
+                    if let Target::Unsupported(_) = target {
+                        let problem = format!("target {name} is not modelled");
+                        findings.push((line, (problem, Some(BOTH_VERDICTS))));
+                    }
+                    target.clone()
+                }
+                (None, None) => {
+                    let (name, options) = ((**name).into(), "".into());
+                    Target::Unsupported(Box::new(Unsupported { name, options }))
+                }
+            },
+        }
+    }
+}
+
+impl DraftTarget {
+    fn calls(&self) -> Option<&str> {
+        match self {
+            DraftTarget::Named(name, _) | DraftTarget::Goto(name) => Some(name),
+            DraftTarget::Known(_) => None,
+        }
+    }
+}
+
+impl IptablesDump {
+    /// Returns how many packets matched a rule, counted from 1, if the text says so.
+    pub fn rule_counters(&self, table: Table, chain: ChainId, number: u32) -> Option<Counters> {
+        let chain = self.counters[table as usize].get(chain.index as usize)?;
+        *chain.get((number as usize).checked_sub(1)?)?
+    }
+
+    /// Returns how many packets the policy of a built-in chain decided about, if the text says so.
+    pub fn policy_counters(&self, table: Table, hook: Hook) -> Option<Counters> {
+        self.policies.get(&(table, hook)).copied()
+    }
+
+    /// Returns whether the text names a built-in chain, or has rules in it.
+    pub(super) fn has_builtin(&self, table: Table, hook: Hook) -> bool {
+        let used = || self.ruleset.base(table, hook).is_some_and(|chain| !chain.rules.is_empty());
+        self.declared[table as usize].contains(hook) || used()
+    }
+}
