@@ -39,3 +39,39 @@ impl Mix {
         product as u64 ^ (product >> 64) as u64
     }
 }
+
+/// Returns the hash by which the kernel chooses an address of a NAT range.
+// Kernel: linux/jhash.h, jhash2, of four words
+pub(crate) const fn jhash2(words: &[u32; 4], seed: u32) -> u32 {
+    const fn step(x: u32, y: u32, rotate: u32) -> u32 {
+        x.wrapping_sub(y) ^ y.rotate_left(rotate)
+    }
+    const fn last(x: u32, y: u32, rotate: u32) -> u32 {
+        (x ^ y).wrapping_sub(y.rotate_left(rotate))
+    }
+    let begin = 0xdead_beef_u32.wrapping_add(16).wrapping_add(seed);
+    let mut a = begin.wrapping_add(words[0]);
+    let mut b = begin.wrapping_add(words[1]);
+    let mut c = begin.wrapping_add(words[2]);
+    a = step(a, c, 4);
+    c = c.wrapping_add(b);
+    b = step(b, a, 6);
+    a = a.wrapping_add(c);
+    c = step(c, b, 8);
+    b = b.wrapping_add(a);
+    a = step(a, c, 16);
+    c = c.wrapping_add(b);
+    b = step(b, a, 19);
+    a = a.wrapping_add(c);
+    c = step(c, b, 4);
+    b = b.wrapping_add(a);
+
+    a = a.wrapping_add(words[3]);
+    c = last(c, b, 14);
+    a = last(a, c, 11);
+    b = last(b, a, 25);
+    c = last(c, b, 16);
+    a = last(a, c, 4);
+    b = last(b, a, 14);
+    last(c, b, 24)
+}

@@ -7,9 +7,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::conntrack::{Conntrack, Direction, Entry, Status};
-use crate::hash::Mix;
+use crate::hash::jhash2;
 use crate::packet::{L4, Packet};
-use crate::rule::{NatAddresses, NatFlags, NatRange};
+use crate::rule::{NatAddresses, NatRange};
 use crate::time::SimTime;
 use crate::tuple::{Side, Tuple};
 
@@ -19,6 +19,10 @@ const ATTEMPTS_MAX: u32 = 128;
 
 /// Below this many tries the search ends.
 const ATTEMPTS_MIN: u32 = 16;
+
+/// In the last tries, connections that have ended make way.
+// Kernel: nf_nat_core.c, NF_NAT_HARDER_THRESH
+const ATTEMPTS_HARDER: u32 = ATTEMPTS_MAX / 4;
 
 /// Decides one side of a tentative connection.
 // Kernel: nf_nat_core.c, nf_nat_setup_info
@@ -30,9 +34,8 @@ pub(crate) fn set_up(
     range: &NatRange,
     draw: &mut dyn FnMut() -> u64,
 ) {
-    let current = entry.reply.reply();
-    let new = unique_tuple(table, now, &current, range, side, draw);
-    if new != current {
+    let new = unique_tuple(table, now, entry, range, side, draw);
+    if new != entry.reply.reply() {
         entry.reply = new.reply();
         entry.status.insert(Status::nat(side));
     }
@@ -53,97 +56,134 @@ pub(crate) fn set_up_null(
 
 /// Returns the original tuple as it shall leave, such that its reply tuple is free if possible.
 // Kernel: nf_nat_core.c, get_unique_tuple
-// Simplified: a client port that is mapped already is not looked up to be mapped alike towards
-// other destinations (find_appropriate_src); the search below keeps the port whenever it is free.
 fn unique_tuple(
     table: &mut Conntrack,
     now: SimTime,
-    current: &Tuple,
+    entry: &Entry,
     range: &NatRange,
     side: Side,
     draw: &mut dyn FnMut() -> u64,
 ) -> Tuple {
+    let current = entry.reply.reply();
     let random = range.flags.any_random();
-    if side == Side::Source
-        && !random
-        && in_range(current, range)
-        && !table.is_taken(now, &current.reply())
-    {
-        return *current;
+    if side == Side::Source && !random {
+        if in_range(&current, range) {
+            if !table.is_taken(now, &current.reply(), entry) {
+                return current;
+            }
+        } else if let Some(mapped) = table.mapped_alike(now, entry, &current, range)
+            && !table.is_taken(now, &mapped.reply(), entry)
+        {
+            return mapped;
+        }
     }
-    let mut tuple = *current;
-    if let Some(address) = choose_address(current, range, side) {
+    let mut tuple = current;
+    if let Some(address) = choose_address(&current, range, entry.zones[0]) {
         tuple.set_address(side, address);
     }
     if !random {
         match range.ports {
             Some((min, max)) => {
-                let fits = (min..=max).contains(&tuple.nat_part(side));
-                if fits && (min == max || !table.is_taken(now, &tuple.reply())) {
+                let (min, max) = (min.min(max), max.max(min));
+                // A range with a base shifts every port, also one that lies in it.
+                let fits = range.base_port.is_none() && part_in_range(&tuple, side, (min, max));
+                if fits && (min == max || !table.is_taken(now, &tuple.reply(), entry)) {
                     return tuple;
                 }
             }
-            None if !table.is_taken(now, &tuple.reply()) => return tuple,
+            None if !table.is_taken(now, &tuple.reply(), entry) => return tuple,
             None => {}
         }
     }
-    search_part(table, now, tuple, range, side, draw)
+    search_part(table, now, tuple, entry, range, side, draw)
 }
 
 /// Returns whether a source already lies in the range.
 // Kernel: nf_nat_core.c, nf_in_range
-fn in_range(tuple: &Tuple, range: &NatRange) -> bool {
+pub(crate) fn in_range(tuple: &Tuple, range: &NatRange) -> bool {
     let address = match (&range.addresses, tuple.src()) {
         (NatAddresses::Keep, _) => true,
         (NatAddresses::V4(min, max), IpAddr::V4(src)) => (*min..=*max).contains(&src),
         (NatAddresses::V6(range), IpAddr::V6(src)) => (range.0..=range.1).contains(&src),
         _ => false,
     };
-    let part = tuple.nat_part(Side::Source);
-    address && range.ports.is_none_or(|(min, max)| (min..=max).contains(&part))
+    address && range.ports.is_none_or(|ports| part_in_range(tuple, Side::Source, ports))
+}
+
+/// Returns whether a port, or an ICMP id, lies in the range; protocols without any do.
+// Kernel: nf_nat_core.c, l4proto_in_range
+fn part_in_range(tuple: &Tuple, side: Side, (min, max): (u16, u16)) -> bool {
+    let has_part = tuple.protocol.has_ports() || tuple.protocol.is_icmp();
+    !has_part || (min..=max).contains(&tuple.nat_part(side))
 }
 
 /// Returns the address of the range that the flow gets, if the range has addresses.
-// Kernel: nf_nat_core.c, find_best_ips_proto
-// Simplified: the kernel hashes under a key that it draws at boot; here the key is fixed.
-fn choose_address(current: &Tuple, range: &NatRange, side: Side) -> Option<IpAddr> {
-    let mut mix = Mix::new();
-    mix.address(current.src());
-    if !range.flags.persistent {
-        mix.address(current.dst());
-    }
-    let hash = mix.finish() >> 32;
-    let address = match &range.addresses {
+// Kernel: nf_nat_core.c, find_best_ips_proto; words are as the kernel reads them on x86.
+fn choose_address(current: &Tuple, range: &NatRange, zone: u16) -> Option<IpAddr> {
+    let (min, max) = match &range.addresses {
         NatAddresses::Keep => return None,
-        NatAddresses::V4(min, max) => {
-            let (min, max) = (min.to_bits(), max.to_bits());
-            let size = u64::from(max - min) + 1;
-            IpAddr::V4(Ipv4Addr::from_bits(min + ((hash * size) >> 32) as u32))
+        NatAddresses::V4(min, max) if current.addresses_are_v4() => {
+            (words((*min).into()), words((*max).into()))
         }
-        NatAddresses::V6(range) => {
-            let (min, max) = (range.0.to_bits(), range.1.to_bits());
-            let offset = match (max - min).checked_add(1) {
-                Some(size) => u128::from(hash) % size,
-                None => u128::from(hash),
-            };
-            IpAddr::V6(Ipv6Addr::from_bits(min + offset))
+        NatAddresses::V6(range) if !current.addresses_are_v4() => {
+            (words(range.0.into()), words(range.1.into()))
         }
+        // Kernel: xt_nat.c, a rewrite for the other family is never reached.
+        _ => return None,
     };
-    assert_eq!(
-        address.is_ipv4(),
-        current.address(side).is_ipv4(),
-        "a rewrite of {current:?} to {address}",
-    );
-    Some(address)
+    let last = if current.addresses_are_v4() { 0 } else { 3 };
+    let (src, dst) = (words(current.src()), words(current.dst()));
+    let salt = if range.flags.persistent { 0 } else { dst[last] ^ u32::from(zone) };
+    let mut hash = jhash2(&src, salt);
+    let mut chosen = [0; 4];
+    let mut below_max = false;
+    for word in 0..=last {
+        let (first, size) = if below_max {
+            (0, u32::MAX)
+        } else {
+            let (min, max) = (u32::from_be(min[word]), u32::from_be(max[word]));
+            (min, max.wrapping_sub(min).wrapping_add(1))
+        };
+        let offset = (u64::from(hash) * u64::from(size) >> 32) as u32;
+        chosen[word] = first.wrapping_add(offset).to_be();
+        below_max |= chosen[word] != max[word];
+        if !range.flags.persistent {
+            hash ^= dst[word];
+        }
+    }
+    if min == max {
+        chosen = min;
+    }
+    Some(address_of(chosen, current.addresses_are_v4()))
+}
+
+/// Returns an address as the kernel's union holds it: four words in network order.
+fn words(address: IpAddr) -> [u32; 4] {
+    match address {
+        IpAddr::V4(address) => [address.to_bits().to_be(), 0, 0, 0],
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            [96, 64, 32, 0].map(|shift| ((bits >> shift) as u32).to_be())
+        }
+    }
+}
+
+fn address_of(words: [u32; 4], is_v4: bool) -> IpAddr {
+    let [a, b, c, d] = words.map(|word| u128::from(u32::from_be(word)));
+    if is_v4 {
+        IpAddr::V4(Ipv4Addr::from_bits(a as u32))
+    } else {
+        IpAddr::V6(Ipv6Addr::from_bits(a << 96 | b << 64 | c << 32 | d))
+    }
 }
 
 /// Tries ports until the reply tuple is free; the last one tried is kept if none is.
 // Kernel: nf_nat_core.c, nf_nat_l4proto_unique_tuple
-// Simplified: no entry in TIME_WAIT or CLOSE is evicted for a new connection in the last tries.
 fn search_part(
     table: &mut Conntrack,
     now: SimTime,
     mut tuple: Tuple,
+    entry: &Entry,
     range: &NatRange,
     side: Side,
     draw: &mut dyn FnMut() -> u64,
@@ -154,7 +194,7 @@ fn search_part(
     }
     let part = tuple.nat_part(side);
     let (min, max) = match range.ports {
-        Some(ports) => ports,
+        Some((min, max)) => (min.min(max), max.max(min)),
         // Without a range, a destination port stays.
         None if protocol.is_icmp() => (0, u16::MAX),
         None if side == Side::Destination => return tuple,
@@ -163,23 +203,32 @@ fn search_part(
         None => (1024, u16::MAX),
     };
     let size = u32::from(max - min) + 1;
-    let NatFlags { random, random_fully, .. } = range.flags;
-    let mut offset =
-        if random || random_fully || side == Side::Source { (draw() >> 48) as u32 } else { 0 };
+    let mut draw_offset = || (draw() >> 48) as u16;
+    let mut offset = match range.base_port {
+        Some(base) => part.wrapping_sub(base),
+        None if range.flags.any_random() || side == Side::Source => draw_offset(),
+        None => 0,
+    };
     let mut attempts = size.min(ATTEMPTS_MAX);
     loop {
-        for _ in 0..attempts {
-            tuple.set_nat_part(side, min + (offset % size) as u16);
-            if !table.is_taken(now, &tuple.reply()) {
+        for attempt in 0..attempts {
+            tuple.set_nat_part(side, min + (u32::from(offset) % size) as u16);
+            let reply = tuple.reply();
+            let taken = if attempts - attempt > ATTEMPTS_HARDER {
+                table.is_taken(now, &reply, entry)
+            } else {
+                table.is_taken(now, &reply, entry) && table.is_taken_for_good(now, &reply, entry)
+            };
+            if !taken {
                 return tuple;
             }
-            offset += 1;
+            offset = offset.wrapping_add(1);
         }
         if attempts >= size || attempts < ATTEMPTS_MIN {
             return tuple;
         }
         attempts /= 2;
-        offset = (draw() >> 48) as u32;
+        offset = draw_offset();
     }
 }
 

@@ -279,6 +279,11 @@ impl Tuple {
         }
     }
 
+    /// Returns whether the tuple is of IPv4.
+    pub(crate) const fn addresses_are_v4(&self) -> bool {
+        matches!(self.addresses, Repr::V4 { .. })
+    }
+
     /// Returns whether both tuples are of one address family.
     pub const fn same_family(&self, other: &Tuple) -> bool {
         matches!(

@@ -1,6 +1,8 @@
 //! What is remembered of one connection.
 
-use super::tcp::{TcpState, TcpTrack};
+use std::time::Duration;
+
+use super::tcp::{Known, TcpState, TcpTrack};
 use crate::device::DeviceId;
 use crate::rule::RuleRef;
 use crate::time::SimTime;
@@ -42,7 +44,7 @@ pub enum CtInfo {
 
 /// Facts about an entry that only ever become true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Status(u8);
+pub struct Status(u16);
 
 impl Status {
     /// An answer was seen.
@@ -59,6 +61,10 @@ impl Status {
     pub const SRC_NAT_DONE: Status = Status(0x20);
     /// It is settled whether the destination is.
     pub const DST_NAT_DONE: Status = Status(0x40);
+    /// Packets do not renew the entry.
+    pub const FIXED_TIMEOUT: Status = Status(0x80);
+    /// The entry has lost a clash: it is found by its reply tuple only, and listed nowhere.
+    pub const NAT_CLASH: Status = Status(0x100);
 
     /// Returns whether all of these hold.
     #[inline]
@@ -119,12 +125,16 @@ pub struct Entry {
     pub(crate) masquerade_dev: Option<DeviceId>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProtocolState {
     Tcp(TcpTrack),
     /// A UDP flow, with the time from which on it may be called a stream.
     Udp(SimTime),
+    UdpLite,
     Icmp,
+    Gre,
+    // Simplified: chunks are not looked at; an association is established by its first answer.
+    Sctp,
     Other,
 }
 
@@ -160,7 +170,7 @@ impl Entry {
 
     /// Returns the TCP state, or `None` for another protocol.
     pub const fn tcp_state(&self) -> Option<TcpState> {
-        match self.protocol {
+        match &self.protocol {
             ProtocolState::Tcp(track) => Some(track.state),
             _ => None,
         }
@@ -169,5 +179,60 @@ impl Entry {
     /// Returns the nat rule that chose the destination.
     pub const fn dnat_rule(&self) -> Option<RuleRef> {
         self.dnat_rule
+    }
+
+    /// Returns which way packets with this tuple in these zones go.
+    #[inline]
+    pub(super) fn has(&self, direction: Direction, tuple: &Tuple, zones: [u16; 2]) -> bool {
+        let zone = direction as usize;
+        self.tuple(direction) == tuple && self.zones[zone] == zones[zone]
+    }
+
+    /// Returns whether both entries are of one flow in the same direction.
+    pub(super) fn same_original(&self, other: &Entry) -> bool {
+        self.original == other.original && self.zones[0] == other.zones[0]
+    }
+
+    /// Returns whether both sides were decided.
+    pub(super) fn nat_decided(&self) -> bool {
+        let either = [Status::SRC_NAT_DONE, Status::DST_NAT_DONE];
+        either.into_iter().any(|done| self.status.contains(done))
+    }
+
+    pub(super) fn known(&self, now: SimTime) -> Known {
+        Known {
+            seen_reply: self.status.contains(Status::SEEN_REPLY),
+            assured: self.status.contains(Status::ASSURED),
+            left: self.deadline.saturating_since(now),
+        }
+    }
+
+    /// Lets the entry live for that long from now, unless it is fixed when it ends.
+    #[inline]
+    pub(super) fn refresh(&mut self, now: SimTime, timeout: Duration) {
+        if !self.status.contains(Status::FIXED_TIMEOUT) {
+            self.deadline = now + timeout;
+        }
+    }
+
+    /// Returns whether the entry may make room for others.
+    // Kernel: nf_conntrack_core.c, gc_worker_can_early_drop
+    pub(super) fn may_make_room(&self) -> bool {
+        let closing = match &self.protocol {
+            ProtocolState::Tcp(track) => track.is_closing(),
+            _ => false,
+        };
+        closing || !self.status.contains(Status::ASSURED)
+    }
+
+    /// Returns whether a new connection that lacks a tuple may take that of this one.
+    // Kernel: nf_nat_core.c, nf_nat_used_tuple_harder
+    pub(super) fn gives_way_to(&self, new: &Entry) -> bool {
+        let (ProtocolState::Tcp(old), ProtocolState::Tcp(new)) = (&self.protocol, &new.protocol)
+        else {
+            return false;
+        };
+        let fixed = self.status.contains(Status::FIXED_TIMEOUT);
+        self.status.contains(Status::SRC_NAT) && !fixed && old.gives_way_to(new)
     }
 }

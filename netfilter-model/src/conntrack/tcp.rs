@@ -1,14 +1,18 @@
 //! The TCP state machine of connection tracking.
 //!
-//! It follows flags alone.
-// Simplified: no window check. Sequence numbers are not modelled, so segments are never INVALID
-// for being out of window, resets are always exact, and the shorter timeouts of unacknowledged
-// data and repeated acknowledgements do not apply.
+//! Flags alone move a connection from state to state; where a packet says where it stands in its
+//! stream ([`Segment`]), it must also lie in the window that the two ends allow each other.
 
 use std::time::Duration;
 
 use crate::conntrack::{Direction, Sysctls};
-use crate::packet::TcpFlags;
+use crate::packet::{Segment, TcpFlags};
+
+#[cfg(test)]
+mod tests;
+mod window;
+
+use window::{Fit, Windows};
 
 /// Where a TCP connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,15 +38,30 @@ pub enum TcpState {
 }
 
 /// A TCP connection as tracked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TcpTrack {
     pub(crate) state: TcpState,
     /// Some side has sent a FIN.
     fin_seen: bool,
-    /// The last segment was a RST of the client.
-    reset_by_original: bool,
-    /// The last segment was a SYN of the client that did not fit and passed all the same.
-    syn_ignored: bool,
+    /// SYNs were seen in both directions.
+    simultaneous: bool,
+    /// A SYN passed in LAST_ACK, which the other end may challenge.
+    challenge: bool,
+    /// The last segment that was not INVALID.
+    last: Option<(Kind, Direction)>,
+    /// Where both ends stand, if segments say so.
+    // Boxed: where no packet has sequence numbers, entries stay small.
+    windows: Option<Box<Windows>>,
+}
+
+/// What is known of a connection besides its TCP state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// An answer was seen before this segment.
+    pub(crate) seen_reply: bool,
+    pub(crate) assured: bool,
+    /// How long the entry would live without this segment.
+    pub(crate) left: Duration,
 }
 
 /// What a segment does to an entry.
@@ -50,7 +69,12 @@ pub(crate) struct TcpTrack {
 pub(crate) enum Step {
     /// Nothing; the packet is INVALID.
     Invalid,
-    /// Nothing; the packet passes.
+    /// The packet is INVALID, but shows that the entry is out of step: it ends sooner.
+    InvalidShortens {
+        /// How long it lives.
+        timeout: Duration,
+    },
+    /// The packet passes; how long the entry lives is as before.
     Ignore,
     /// The entry goes, and a new one is made for the packet.
     Reopen,
@@ -145,11 +169,39 @@ fn cell(direction: Direction, kind: Kind, state: TcpState) -> Cell {
     }
 }
 
+/// What a reset is, judged by its number before the window is looked at.
+enum Reset {
+    /// None of this connection.
+    Invalid,
+    /// One that need not be in the window.
+    Exact,
+    /// One that must be in the window, and what it leads to then.
+    InWindow(TcpState),
+}
+
 impl TcpTrack {
+    /// Returns the tracking of a connection in a state, of which nothing else is known.
+    pub(crate) const fn picked_up(state: TcpState) -> TcpTrack {
+        TcpTrack {
+            state,
+            fin_seen: false,
+            simultaneous: false,
+            challenge: false,
+            last: None,
+            windows: None,
+        }
+    }
+
     /// Returns the tracking of a connection whose first segment this is, and how long it lives;
     /// `None` if no connection begins so.
-    pub(crate) fn open(flags: TcpFlags, sysctls: &Sysctls) -> Option<(TcpTrack, Duration)> {
-        let (state, timeout) = match kind(flags)? {
+    // Kernel: nf_conntrack_proto_tcp.c, tcp_new
+    pub(crate) fn open(
+        flags: TcpFlags,
+        segment: Option<&Segment>,
+        sysctls: &Sysctls,
+    ) -> Option<(TcpTrack, Duration)> {
+        let kind = kind(flags)?;
+        let (state, timeout) = match kind {
             Kind::Syn => (TcpState::SynSent, sysctls.tcp_timeout_syn_sent),
             Kind::Ack if sysctls.tcp_loose => {
                 let timeout = sysctls.tcp_timeout_unacknowledged;
@@ -157,56 +209,132 @@ impl TcpTrack {
             }
             _ => return None,
         };
-        let track =
-            TcpTrack { state, fin_seen: false, reset_by_original: false, syn_ignored: false };
+        let mut track = TcpTrack::picked_up(state);
+        if let Some(segment) = segment {
+            let mut windows = Windows::open(flags, segment);
+            windows.take(Direction::Original, flags, kind == Kind::Ack, state, segment, sysctls);
+            track.windows = Some(Box::new(windows));
+        }
+        track.last = Some((kind, Direction::Original));
         Some((track, timeout))
     }
 
     /// Takes a segment of a tracked connection.
-    ///
-    /// `seen_reply` and `assured` tell what is known of the entry before the segment.
     // Kernel: nf_conntrack_proto_tcp.c, nf_conntrack_tcp_packet
     #[inline]
     pub(crate) fn segment(
         &mut self,
         direction: Direction,
         flags: TcpFlags,
-        seen_reply: bool,
-        assured: bool,
+        segment: Option<&Segment>,
+        known: Known,
         sysctls: &Sysctls,
     ) -> Step {
         let Some(kind) = kind(flags) else {
             return Step::Invalid;
         };
         let mut old = self.state;
-        let new = match cell(direction, kind, old) {
+        let mut new = match cell(direction, kind, old) {
             Cell::Invalid => return Step::Invalid,
             Cell::To(state) => state,
-            Cell::Syn if self.fin_seen || self.reset_by_original => return Step::Reopen,
+            Cell::Syn if self.fin_seen || self.last == Some((Kind::Rst, direction)) => {
+                return Step::Reopen;
+            }
             Cell::Ignore | Cell::Syn => {
-                let answers = kind == Kind::SynAck
-                    && direction == Direction::Reply
-                    && std::mem::take(&mut self.syn_ignored);
-                if !answers {
-                    self.syn_ignored = kind == Kind::Syn && direction == Direction::Original;
-                    self.reset_by_original = false;
+                if !self.answers_ignored_syn(direction, kind, segment) {
+                    self.ignore(direction, kind, flags, segment);
                     return Step::Ignore;
                 }
                 // The server acknowledges a SYN that did not fit: the connection begins anew.
+                if let Some(windows) = &mut self.windows {
+                    windows.begin_anew(direction.other());
+                }
                 old = TcpState::SynSent;
                 self.fin_seen = false;
+                self.challenge = false;
                 TcpState::SynRecv
             }
         };
-        self.syn_ignored = false;
-        self.reset_by_original = kind == Kind::Rst && direction == Direction::Original;
-        self.fin_seen |= new == TcpState::FinWait;
+        match new {
+            // RFC 5961: the answer to a SYN that does not fit does not acknowledge the last FIN.
+            TcpState::TimeWait
+                if old == TcpState::LastAck
+                    && kind == Kind::Ack
+                    && self.challenge
+                    && self.last == Some((Kind::Syn, direction.other())) =>
+            {
+                self.challenge = false;
+                return Step::Ignore;
+            }
+            TcpState::SynSent2 => self.simultaneous = true,
+            TcpState::SynRecv
+                if direction == Direction::Reply && kind == Kind::Ack && self.simultaneous =>
+            {
+                new = TcpState::Established;
+            }
+            _ => {}
+        }
+        if let Some(segment) = segment {
+            let reset = match kind {
+                Kind::Rst => self.judge_reset(direction, segment, known, sysctls),
+                _ => Reset::InWindow(new),
+            };
+            match reset {
+                Reset::Invalid => return Step::Invalid,
+                Reset::Exact => {}
+                Reset::InWindow(state) => {
+                    new = state;
+                    let windows = self.windows.get_or_insert_default();
+                    let is_ack = kind == Kind::Ack;
+                    match windows.take(direction, flags, is_ack, self.state, segment, sysctls) {
+                        Fit::Yes => {}
+                        Fit::Ignore => return Step::Ignore,
+                        Fit::No => return self.out_of_window(direction, kind, known, sysctls),
+                    }
+                }
+            }
+        }
+        self.last = Some((kind, direction));
+        self.fin_seen |= new == TcpState::FinWait && old != new;
         self.state = new;
+        self.refresh(kind, old, segment.is_some(), known, sysctls)
+    }
+
+    /// Decides how long the entry lives after a segment that fits.
+    fn refresh(
+        &self,
+        kind: Kind,
+        old: TcpState,
+        has_segment: bool,
+        known: Known,
+        sysctls: &Sysctls,
+    ) -> Step {
+        let Known { seen_reply, assured, .. } = known;
+        let new = self.state;
         // A refused connection leaves nothing.
         if kind == Kind::Rst && !seen_reply {
             return Step::Remove;
         }
+        // A SYN that is sent again does not renew the entry, lest a client that uses its port
+        // again keeps an old mapping alive.
+        if kind == Kind::Syn && old == TcpState::SynSent && !seen_reply {
+            return Step::Ignore;
+        }
         let mut timeout = timeout(new, sysctls);
+        let windows = self.windows.as_deref().filter(|_| has_segment);
+        if let Some(windows) = windows
+            && windows.retransmits(sysctls)
+        {
+            timeout = timeout.min(sysctls.tcp_timeout_max_retrans);
+        } else if kind == Kind::Rst {
+            timeout = sysctls.tcp_timeout_close;
+        } else if let Some(windows) = windows {
+            if windows.has_unacknowledged_data() {
+                timeout = timeout.min(sysctls.tcp_timeout_unacknowledged);
+            } else if windows.is_closed() {
+                timeout = timeout.min(sysctls.tcp_timeout_max_retrans);
+            }
+        }
         if !seen_reply && new == TcpState::Established {
             timeout = timeout.min(sysctls.tcp_timeout_unacknowledged);
         }
@@ -215,6 +343,141 @@ impl TcpTrack {
                 && matches!(old, TcpState::SynRecv | TcpState::Established)
                 && new == TcpState::Established;
         Step::Refresh { timeout, assured }
+    }
+
+    /// Returns whether the server acknowledges a SYN that did not fit and passed all the same.
+    fn answers_ignored_syn(
+        &self,
+        direction: Direction,
+        kind: Kind,
+        segment: Option<&Segment>,
+    ) -> bool {
+        kind == Kind::SynAck
+            && self.last == Some((Kind::Syn, direction.other()))
+            && match (segment, &self.windows) {
+                (Some(segment), Some(windows)) => windows.ends_at(segment.ack),
+                _ => true,
+            }
+    }
+
+    /// Notes a segment that does not fit the connection but may fit the two ends.
+    fn ignore(
+        &mut self,
+        direction: Direction,
+        kind: Kind,
+        flags: TcpFlags,
+        segment: Option<&Segment>,
+    ) {
+        self.last = Some((kind, direction));
+        let client_syn = kind == Kind::Syn && direction == Direction::Original;
+        if client_syn {
+            self.challenge = self.state == TcpState::LastAck;
+        }
+        let challenge =
+            self.state == TcpState::SynSent && kind == Kind::Ack && direction == Direction::Reply;
+        if let Some(segment) = segment {
+            let windows = self.windows.get_or_insert_default();
+            windows.note(direction, flags, segment, client_syn, challenge);
+        }
+    }
+
+    fn judge_reset(
+        &self,
+        direction: Direction,
+        segment: &Segment,
+        known: Known,
+        sysctls: &Sysctls,
+    ) -> Reset {
+        let Some(windows) = &self.windows else {
+            return Reset::InWindow(TcpState::Close);
+        };
+        // A connection that is closing may be dropped early anyhow; its numbers may be another's.
+        if self.is_closing() {
+            return Reset::Exact;
+        }
+        let mut new = TcpState::Close;
+        let last_kind = self.last.map(|(kind, _)| kind);
+        let established = self.state == TcpState::Established && known.assured;
+        // After a SYN that was let through, what was acknowledged may be of another connection.
+        if last_kind != Some(Kind::Syn)
+            && let Some(acknowledged) = windows.acknowledged(direction.other())
+        {
+            if segment.seq == 0 && !established {
+                return Reset::InWindow(new);
+            }
+            if window::before(segment.seq, acknowledged) && !sysctls.tcp_ignore_invalid_rst {
+                return Reset::Invalid;
+            }
+            let follows_data =
+                self.last == Some((Kind::Ack, direction)) && windows.ends_at(segment.seq);
+            if !established || segment.seq == acknowledged || follows_data {
+                return Reset::InWindow(new);
+            }
+            // Not exact: the receiver may challenge it, and the connection go on.
+            new = self.state;
+        }
+        let answers_what_passed = known.seen_reply && last_kind == Some(Kind::Syn)
+            || !known.assured && last_kind == Some(Kind::Ack);
+        if answers_what_passed && windows.ends_at(segment.ack) {
+            return Reset::Exact;
+        }
+        if self.state == TcpState::SynSent
+            && self.last == Some((Kind::Ack, Direction::Reply))
+            && windows.challenged(segment.seq)
+        {
+            return Reset::Exact;
+        }
+        Reset::InWindow(new)
+    }
+
+    /// Takes a segment beyond the window: two resets or FINs in a row, one from each end, tell
+    /// that the connection is over.
+    // Kernel: nf_conntrack_proto_tcp.c, nf_tcp_handle_invalid
+    fn out_of_window(
+        &mut self,
+        direction: Direction,
+        kind: Kind,
+        known: Known,
+        sysctls: &Sysctls,
+    ) -> Step {
+        const SHORT: Duration = Duration::from_secs(120);
+        if !known.assured || !matches!(kind, Kind::Rst | Kind::Fin) {
+            return Step::Invalid;
+        }
+        let other = direction.other();
+        if self.last == Some((Kind::Fin, other)) || self.last == Some((Kind::Rst, other)) {
+            let timeout = sysctls.tcp_timeout_unacknowledged;
+            if known.left >= SHORT && known.left > timeout {
+                return Step::InvalidShortens { timeout };
+            }
+        } else {
+            self.last = Some((kind, direction));
+        }
+        Step::Invalid
+    }
+
+    /// Returns whether the connection may make room for others although it is assured.
+    // Kernel: nf_conntrack_proto_tcp.c, tcp_can_early_drop
+    pub(crate) const fn is_closing(&self) -> bool {
+        matches!(
+            self.state,
+            TcpState::FinWait
+                | TcpState::CloseWait
+                | TcpState::LastAck
+                | TcpState::TimeWait
+                | TcpState::Close
+        )
+    }
+
+    /// Returns whether a new connection may take the tuple of this one, which has ended.
+    // Kernel: nf_nat_core.c, nf_nat_may_kill and nf_seq_has_advanced
+    // Simplified: where packets have no sequence numbers, none is taken to have advanced.
+    pub(crate) fn gives_way_to(&self, new: &TcpTrack) -> bool {
+        let ended = matches!(self.state, TcpState::TimeWait | TcpState::Close | TcpState::SynSent2);
+        let (Some(old_windows), Some(new_windows)) = (&self.windows, &new.windows) else {
+            return false;
+        };
+        ended && new.state == TcpState::SynSent && new_windows.begins_after(old_windows)
     }
 }
 
@@ -228,121 +491,5 @@ fn timeout(state: TcpState, sysctls: &Sysctls) -> Duration {
         TcpState::LastAck => sysctls.tcp_timeout_last_ack,
         TcpState::TimeWait => sysctls.tcp_timeout_time_wait,
         TcpState::Close => sysctls.tcp_timeout_close,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const STATES: [TcpState; 9] = [
-        TcpState::SynSent,
-        TcpState::SynRecv,
-        TcpState::Established,
-        TcpState::FinWait,
-        TcpState::CloseWait,
-        TcpState::LastAck,
-        TcpState::TimeWait,
-        TcpState::Close,
-        TcpState::SynSent2,
-    ];
-
-    fn name(state: TcpState) -> &'static str {
-        match state {
-            TcpState::SynSent => "SS",
-            TcpState::SynRecv => "SR",
-            TcpState::Established => "ES",
-            TcpState::FinWait => "FW",
-            TcpState::CloseWait => "CW",
-            TcpState::LastAck => "LA",
-            TcpState::TimeWait => "TW",
-            TcpState::Close => "CL",
-            TcpState::SynSent2 => "S2",
-        }
-    }
-
-    /// What a segment does to an answered connection in a state: the new state, `.` ignored,
-    /// `IV` invalid, `new` reopened.
-    fn row(direction: Direction, flags: TcpFlags) -> String {
-        let cells = STATES.map(|state| {
-            let fin_seen = state == TcpState::TimeWait;
-            let mut track =
-                TcpTrack { state, fin_seen, reset_by_original: false, syn_ignored: false };
-            match track.segment(direction, flags, true, true, &Sysctls::default()) {
-                Step::Invalid => "IV",
-                Step::Ignore => ".",
-                Step::Reopen => "new",
-                Step::Remove => "gone",
-                Step::Refresh { .. } => name(track.state),
-            }
-        });
-        cells.join(" ")
-    }
-
-    // The cells were measured on Linux 6.18.
-    #[test]
-    fn every_cell() {
-        use Direction::{Original, Reply};
-        const SYN: TcpFlags = TcpFlags::SYN;
-        const ACK: TcpFlags = TcpFlags::ACK;
-        let fin_ack = TcpFlags::FIN | ACK;
-        let rows = [
-            (Original, SYN, "SS . . . . . new . S2"),
-            (Original, TcpFlags::SYN_ACK, "IV SR IV IV IV IV IV IV SR"),
-            (Original, fin_ack, "IV FW FW LA LA LA TW CL IV"),
-            (Original, ACK, "IV ES ES CW CW TW TW CL IV"),
-            (Original, TcpFlags::RST, "CL CL CL CL CL CL CL CL CL"),
-            (Original, TcpFlags::NONE, "IV IV IV IV IV IV IV IV IV"),
-            (Reply, SYN, "S2 IV IV IV IV IV new IV S2"),
-            (Reply, TcpFlags::SYN_ACK, "SR . . . . . . . SR"),
-            (Reply, fin_ack, "IV FW FW LA LA LA TW CL IV"),
-            (Reply, ACK, ". SR ES CW CW TW TW CL ."),
-            (Reply, TcpFlags::RST | ACK, "CL CL CL CL CL CL CL CL CL"),
-        ];
-        for (direction, flags, expected) in rows {
-            assert_eq!(row(direction, flags), expected, "{direction:?} {flags:?}");
-        }
-    }
-
-    #[test]
-    fn only_a_syn_or_a_bare_ack_opens() {
-        let open = |flags, tcp_loose| {
-            let sysctls = Sysctls { tcp_loose, ..Sysctls::default() };
-            TcpTrack::open(flags, &sysctls).map(|(track, life)| (track.state, life.as_secs()))
-        };
-        assert_eq!(open(TcpFlags::SYN, false), Some((TcpState::SynSent, 120)));
-        assert_eq!(open(TcpFlags::ACK, true), Some((TcpState::Established, 300)));
-        let pushed = TcpFlags::ACK | TcpFlags::PSH;
-        assert_eq!(open(pushed, true), Some((TcpState::Established, 300)), "PSH does not count");
-        assert_eq!(open(TcpFlags::ACK, false), None);
-        for flags in [TcpFlags::SYN_ACK, TcpFlags::RST, TcpFlags::FIN | TcpFlags::ACK] {
-            assert_eq!(open(flags, true), None, "{flags:?}");
-        }
-        let christmas = TcpFlags::SYN | TcpFlags::FIN;
-        assert_eq!(open(christmas, true), None, "makes no sense");
-    }
-
-    #[test]
-    fn a_server_reset_keeps_the_mapping_and_the_next_handshake_revives_it() {
-        let sysctls = Sysctls::default();
-        let (mut track, _) = TcpTrack::open(TcpFlags::SYN, &sysctls).unwrap();
-        let mut pass = |direction, flags| track.segment(direction, flags, true, true, &sysctls);
-        use Direction::{Original, Reply};
-        let _ = pass(Reply, TcpFlags::SYN_ACK);
-        let _ = pass(Original, TcpFlags::ACK);
-        let _ = pass(Reply, TcpFlags::RST);
-        assert_eq!(pass(Original, TcpFlags::SYN), Step::Ignore, "the old mapping");
-        let _ = pass(Reply, TcpFlags::SYN_ACK);
-        assert_eq!(track.state, TcpState::SynRecv);
-    }
-
-    #[test]
-    fn a_client_reset_lets_the_next_syn_open_anew() {
-        let sysctls = Sysctls::default();
-        let (mut track, _) = TcpTrack::open(TcpFlags::SYN, &sysctls).unwrap();
-        let mut pass = |direction, flags| track.segment(direction, flags, true, true, &sysctls);
-        let _ = pass(Direction::Reply, TcpFlags::SYN_ACK);
-        let _ = pass(Direction::Original, TcpFlags::RST);
-        assert_eq!(pass(Direction::Original, TcpFlags::SYN), Step::Reopen);
     }
 }

@@ -7,6 +7,7 @@ use crate::nat;
 use crate::packet::TcpFlags;
 use crate::rule::{NatFlags, NatRange};
 use crate::testing::{CLIENT, NODE, REMOTE_POD, VIP, bits, tcp, udp};
+use crate::time::SimTime;
 use crate::tuple::Side;
 
 fn at(seconds: u64) -> SimTime {
@@ -14,9 +15,9 @@ fn at(seconds: u64) -> SimTime {
 }
 
 /// Tracks a packet and confirms a new connection.
-fn pass(table: &mut Conntrack, now: SimTime, packet: &Packet) -> Result<CtInfo, Clash> {
+fn pass(table: &mut Conntrack, now: SimTime, packet: &Packet) -> Result<CtInfo, Unconfirmed> {
     let mut own = None;
-    let track = table.track(now, packet, &mut own).expect("there is room");
+    let track = table.track(now, packet, [0; 2], true, &mut own).expect("there is room");
     if track.holder == Holder::Tentative {
         table.confirm(now, &mut own)?;
     }
@@ -80,23 +81,69 @@ fn memory_follows_the_live_entries() {
     assert!(table.slab.len() <= 1024, "{} cells", table.slab.len());
 }
 
+/// Opens a connection, and answers and acknowledges it if asked.
+fn open_tcp(table: &mut Conntrack, now: SimTime, port: u16, assured: bool) {
+    pass(table, now, &tcp((CLIENT, port), (VIP, 80), TcpFlags::SYN)).unwrap();
+    if assured {
+        pass(table, now, &tcp((VIP, 80), (CLIENT, port), TcpFlags::SYN_ACK)).unwrap();
+        pass(table, now, &tcp((CLIENT, port), (VIP, 80), TcpFlags::ACK)).unwrap();
+    }
+}
+
 #[test]
-fn a_full_table_drops_early_what_is_not_assured_and_then_refuses() {
-    let mut table = Conntrack::new(Sysctls { max: 4, ..Sysctls::default() });
-    let syn = |port| tcp((CLIENT, port), (VIP, 80), TcpFlags::SYN);
-    for port in 1..=5 {
-        pass(&mut table, at(0), &syn(port)).unwrap();
+fn a_full_table_empties_the_first_bucket_that_has_entries_not_assured() {
+    let sysctls = Sysctls { max: 8, buckets: 1, ..Sysctls::default() };
+    let mut table = Conntrack::new(sysctls);
+    for port in 1..=8 {
+        open_tcp(&mut table, at(0), port, port <= 3);
     }
-    assert_eq!((table.len(), table.stats().early_drop), (4, 1));
-    let ports: Vec<u16> = table.entries(at(0)).map(|entry| entry.original.src_part).collect();
-    for port in ports {
-        pass(&mut table, at(0), &tcp((VIP, 80), (CLIENT, port), TcpFlags::SYN_ACK)).unwrap();
-        pass(&mut table, at(0), &tcp((CLIENT, port), (VIP, 80), TcpFlags::ACK)).unwrap();
+    open_tcp(&mut table, at(0), 9, false);
+    assert_eq!((table.len(), table.stats().early_drop), (4, 5), "one bucket, five not assured");
+    for port in 10..=14 {
+        open_tcp(&mut table, at(0), port, true);
     }
+    assert_eq!((table.len(), table.stats().early_drop), (8, 6));
+}
+
+#[test]
+fn a_full_table_of_assured_connections_refuses_until_the_collector_has_run() {
+    let sysctls = Sysctls { max: 100, buckets: 7, ..Sysctls::default() };
+    let mut table = Conntrack::new(sysctls);
+    for port in 1..=100 {
+        open_tcp(&mut table, at(0), port, true);
+    }
+    for port in 1..=20 {
+        pass(&mut table, at(1), &tcp((VIP, 80), (CLIENT, port), TcpFlags::FIN | TcpFlags::ACK))
+            .unwrap();
+    }
+    let syn = tcp((CLIENT, 999), (VIP, 80), TcpFlags::SYN);
     let mut own = None;
-    assert!(table.track(at(0), &syn(9), &mut own).is_err(), "all are assured");
+    assert!(table.track(at(2), &syn, [0; 2], true, &mut own).is_err(), "all are assured");
     assert_eq!(table.stats().drop, 1);
-    assert_eq!(table.track(at(432_001), &syn(9), &mut own).unwrap().info, CtInfo::New);
+    assert_eq!(
+        pass(&mut table, at(2), &tcp((CLIENT, 50), (VIP, 80), TcpFlags::ACK)).unwrap(),
+        CtInfo::Established,
+        "known connections go on"
+    );
+    assert!(table.track(at(59), &syn, [0; 2], true, &mut own).is_err());
+    assert_eq!(pass(&mut table, at(60), &syn), Ok(CtInfo::New));
+    assert_eq!(table.len(), 95, "closing connections went until 95 % was in use");
+    let states = table.entries(at(60)).filter(|entry| entry.status().contains(Status::ASSURED));
+    let established = states.filter(|entry| entry.tcp_state() == Some(TcpState::Established));
+    assert_eq!(established.count(), 80, "no other assured connection did");
+}
+
+#[test]
+fn a_short_table_refuses_chains_that_are_too_long() {
+    let mut table = Conntrack::new(Sysctls { max: 1000, buckets: 1, ..Sysctls::default() });
+    let refused = (1..=50u16)
+        .filter(|port| {
+            let packet = udp((CLIENT, *port), (VIP, 53));
+            pass(&mut table, at(0), &packet) == Err(Unconfirmed::ChainTooLong)
+        })
+        .count();
+    assert_eq!(refused, 17, "each entry is in the bucket twice, and 33 entries fit");
+    assert_eq!(table.stats().chaintoolong, 17);
 }
 
 #[test]
@@ -112,12 +159,16 @@ fn deleting_lets_the_next_packet_be_new() {
 /// A tentative entry for a packet.
 fn tentative(table: &mut Conntrack, packet: &Packet) -> Entry {
     let mut own = None;
-    let _ = table.track(at(0), packet, &mut own).expect("there is room");
+    let _ = table.track(at(0), packet, [0; 2], true, &mut own).expect("there is room");
     own.expect("a new connection")
 }
 
 /// Masquerades connections of one client port to one destination, one after the other.
-fn masquerade(table: &mut Conntrack, clients: u8, range: &NatRange) -> Vec<Result<u16, Clash>> {
+fn masquerade(
+    table: &mut Conntrack,
+    clients: u8,
+    range: &NatRange,
+) -> Vec<Result<u16, Unconfirmed>> {
     let mut drawn = 0;
     let mut draw = || {
         drawn += 1;
@@ -154,7 +205,7 @@ fn the_third_client_of_two_ports_is_dropped_at_confirm() {
     let ports = masquerade(&mut table, 3, &range);
     let mut got: Vec<u16> = ports.iter().flatten().copied().collect();
     got.sort_unstable();
-    assert_eq!((got, ports[2]), (vec![7000, 7001], Err(Clash)));
+    assert_eq!((got, ports[2]), (vec![7000, 7001], Err(Unconfirmed::Clash)));
     let Stats { insert_failed, drop, insert, .. } = *table.stats();
     assert_eq!((insert_failed, drop, insert), (1, 1, 2));
 }
@@ -199,7 +250,7 @@ proptest! {
                 false => udp((from, sport), (to, dport)),
             };
             let mut own = None;
-            let Ok(track) = table.track(at(now), &packet, &mut own) else { continue };
+            let Ok(track) = table.track(at(now), &packet, [0; 2], true, &mut own) else { continue };
             if track.holder == Holder::Tentative {
                 let entry = own.as_mut().unwrap();
                 if let Some((_, _, backend, port, _)) = rewrite {

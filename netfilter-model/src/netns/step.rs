@@ -2,7 +2,7 @@
 
 use super::nft::meets_nft_nat;
 use super::{DropReason, Flight, Netns, Stop, set_out};
-use crate::conntrack::{CtInfo, Direction, Holder, Status, Tracked};
+use crate::conntrack::{Confirmed, CtInfo, Direction, Holder, Status, Tracked, Unconfirmed};
 use crate::hook::{Hook, Step, Table, steps};
 use crate::host::{Draws, Env, Host, Note};
 use crate::nat;
@@ -79,7 +79,9 @@ impl Netns {
             env.draws.note(Note::Tracked { hook, info, new: false });
             return Ok(());
         }
-        let track = self.conntrack.track(env.now, &flight.packet, &mut flight.entry);
+        let received = hook == Hook::Prerouting;
+        let (zones, own) = (flight.zones, &mut flight.entry);
+        let track = self.conntrack.track(env.now, &flight.packet, zones, received, own);
         let full = |_| Stop { hook, reason: DropReason::TableFull, tell: None };
         let track = track.map_err(full)?;
         flight.track = Some(track);
@@ -101,9 +103,19 @@ impl Netns {
         if track.holder != Holder::Tentative || track.direction != Direction::Original {
             return Ok(());
         }
-        let clash = |_| Stop { hook, reason: DropReason::Clash, tell: None };
+        let refused = |why| {
+            let reason = match why {
+                Unconfirmed::Clash => DropReason::Clash,
+                Unconfirmed::ChainTooLong => DropReason::TableFull,
+            };
+            Stop { hook, reason, tell: None }
+        };
         let confirmed = self.conntrack.confirm(env.now, &mut flight.entry);
-        track.holder = Holder::Table(confirmed.map_err(clash)?);
+        let Confirmed { at, reversed } = confirmed.map_err(refused)?;
+        track.holder = Holder::Table(at);
+        if reversed {
+            (track.info, track.direction) = (CtInfo::Established, Direction::Reply);
+        }
         Ok(())
     }
 

@@ -1,0 +1,329 @@
+//! The table: entries in a slab, and both tuples of each in a hash table.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashTable;
+
+use super::entry::{Direction, Entry, Status};
+use super::{EntryRef, Stats, Sysctls};
+use crate::hash::Mix;
+use crate::time::SimTime;
+use crate::tuple::{Addresses, Tuple};
+
+/// The connections of one network namespace.
+#[derive(Clone, Debug)]
+pub struct Conntrack {
+    pub(super) sysctls: Sysctls,
+    pub(super) slab: Vec<Cell>,
+    free: Vec<u32>,
+    /// Nodes by tuple and zone. Never iterated.
+    pub(super) tuples: HashTable<u32>,
+    /// The newest entry of each source that is rewritten, by index. Never iterated.
+    pub(super) sources: HashTable<u32>,
+    /// Nodes by the bucket that they have in the kernel's table; made when it first matters.
+    pub(super) buckets: Option<BTreeSet<(u32, u32)>>,
+    pub(super) len: u32,
+    /// At this length the expired entries are swept out.
+    sweep_len: u32,
+    /// When the collector runs that takes closing connections too.
+    pub(super) hard_sweep_at: Option<SimTime>,
+    pub(super) stats: Stats,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Cell {
+    generation: u32,
+    /// The neighbours in the chain of entries with this source.
+    pub(super) newer: Option<u32>,
+    pub(super) older: Option<u32>,
+    pub(super) entry: Option<Entry>,
+}
+
+/// An entry's tuple of one direction: `index << 1 | direction`.
+pub(super) type Node = u32;
+
+#[inline]
+pub(super) fn hash(tuple: &Tuple, zone: u16) -> u64 {
+    let mut mix = Mix::new();
+    match tuple.addresses() {
+        Addresses::V4 { src, dst } => {
+            mix.word(u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()));
+        }
+        Addresses::V6 { .. } => {
+            mix.address(tuple.src());
+            mix.address(tuple.dst());
+        }
+    }
+    let parts = u64::from(tuple.src_part) << 16 | u64::from(tuple.dst_part);
+    mix.word(u64::from(zone) << 48 | u64::from(tuple.protocol.0) << 32 | parts);
+    mix.finish()
+}
+
+pub(super) const fn direction_of(node: Node) -> Direction {
+    if node & 1 == 0 { Direction::Original } else { Direction::Reply }
+}
+
+pub(super) const fn node_of(index: u32, direction: Direction) -> Node {
+    index << 1 | direction as u32
+}
+
+/// Returns the directions in which an entry is found.
+pub(super) fn directions(entry: &Entry) -> &'static [Direction] {
+    if entry.status.contains(Status::NAT_CLASH) {
+        &[Direction::Reply]
+    } else {
+        &[Direction::Original, Direction::Reply]
+    }
+}
+
+impl Conntrack {
+    const SWEEP_LEN_MIN: u32 = 64;
+
+    /// Returns an empty table.
+    pub fn new(sysctls: Sysctls) -> Conntrack {
+        let buckets = Conntrack::watches_chains(&sysctls).then(BTreeSet::new);
+        Conntrack {
+            sysctls,
+            slab: Vec::new(),
+            free: Vec::new(),
+            tuples: HashTable::new(),
+            sources: HashTable::new(),
+            buckets,
+            len: 0,
+            sweep_len: Conntrack::SWEEP_LEN_MIN,
+            hard_sweep_at: None,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Returns the counters.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Returns the timeouts and limits.
+    pub const fn sysctls(&self) -> &Sysctls {
+        &self.sysctls
+    }
+
+    /// Changes timeouts and limits: what comes later follows them.
+    pub fn set_sysctls(&mut self, sysctls: Sysctls) {
+        self.buckets = None;
+        self.sysctls = sysctls;
+        if Conntrack::watches_chains(&self.sysctls) {
+            self.index_buckets();
+        }
+    }
+
+    /// Returns how many entries the table holds, those that have expired and not been swept out
+    /// included.
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Returns whether the table holds nothing.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the live entries, in no order that means anything but always the same. One that
+    /// has lost a clash is not among them.
+    pub fn entries(&self, now: SimTime) -> impl Iterator<Item = &Entry> {
+        let entries = self.slab.iter().filter_map(|cell| cell.entry.as_ref());
+        entries.filter(move |entry| is_listed(entry, now))
+    }
+
+    /// Removes the live entries that `condemned` holds for, as `conntrack -D` does, and returns
+    /// how many there were.
+    pub fn delete(&mut self, now: SimTime, mut condemned: impl FnMut(&Entry) -> bool) -> usize {
+        let mut deleted = 0;
+        for index in 0..self.slab.len() as u32 {
+            let Some(entry) = &self.slab[index as usize].entry else {
+                continue;
+            };
+            if is_listed(entry, now) && condemned(entry) {
+                deleted += 1;
+                self.remove(index);
+            }
+        }
+        deleted
+    }
+
+    /// Returns the live entry to which a packet with this tuple belongs, outside of zones.
+    pub fn lookup(&self, now: SimTime, tuple: &Tuple) -> Option<(&Entry, Direction)> {
+        self.lookup_in(now, tuple, [0; 2])
+    }
+
+    /// Returns the live entry to which a packet with this tuple belongs if rules have put it into
+    /// these zones, of original and reply tuples.
+    pub fn lookup_in(
+        &self,
+        now: SimTime,
+        tuple: &Tuple,
+        zones: [u16; 2],
+    ) -> Option<(&Entry, Direction)> {
+        let node = self.node(tuple, zones)?;
+        let entry = self.entry_at(node >> 1);
+        (entry.deadline > now).then_some((entry, direction_of(node)))
+    }
+
+    pub(crate) fn get(&self, at: EntryRef) -> Option<&Entry> {
+        let cell = &self.slab[at.index as usize];
+        cell.entry.as_ref().filter(|_| cell.generation == at.generation)
+    }
+
+    pub(super) fn get_mut(&mut self, at: EntryRef) -> Option<&mut Entry> {
+        let cell = &mut self.slab[at.index as usize];
+        cell.entry.as_mut().filter(|_| cell.generation == at.generation)
+    }
+
+    pub(super) fn entry_at(&self, index: u32) -> &Entry {
+        self.slab[index as usize].entry.as_ref().expect("nodes name entries")
+    }
+
+    pub(super) fn entry_ref(&self, index: u32) -> EntryRef {
+        EntryRef { index, generation: self.slab[index as usize].generation }
+    }
+
+    #[inline]
+    fn node(&self, tuple: &Tuple, zones: [u16; 2]) -> Option<Node> {
+        let same = |node: &Node| self.entry_at(node >> 1).has(direction_of(*node), tuple, zones);
+        let found = self.tuples.find(hash(tuple, zones[0]), same);
+        // Kernel: nf_conntrack_core.c, resolve_normal_ct: the other zone is asked second.
+        if found.is_none() && zones[0] != zones[1] {
+            return self.tuples.find(hash(tuple, zones[1]), same).copied();
+        }
+        found.copied()
+    }
+
+    /// Returns the live entry with this tuple; one that has expired goes.
+    #[inline]
+    pub(super) fn find(
+        &mut self,
+        now: SimTime,
+        tuple: &Tuple,
+        zones: [u16; 2],
+    ) -> Option<(u32, Direction)> {
+        let node = self.node(tuple, zones)?;
+        let index = node >> 1;
+        if self.entry_at(index).deadline <= now {
+            self.remove(index);
+            return None;
+        }
+        Some((index, direction_of(node)))
+    }
+
+    /// Returns whether a live entry of another flow has the tuple that a tentative entry would
+    /// like to be answered by.
+    // Kernel: nf_conntrack_core.c, nf_conntrack_tuple_taken
+    pub(crate) fn is_taken(&mut self, now: SimTime, tuple: &Tuple, by: &Entry) -> bool {
+        let Some((index, _)) = self.find(now, tuple, [by.zones[1]; 2]) else {
+            return false;
+        };
+        let other = self.entry_at(index);
+        // Two first packets of one flow: settled when the second is confirmed.
+        if other.same_original(by) {
+            return false;
+        }
+        // Both ends of one flow at once, without NAT: likewise.
+        // Kernel: nf_nat_core.c, nf_nat_used_tuple_new
+        let reversed = other.original == by.reply && other.reply == by.original;
+        let plain =
+            !other.status.contains(Status::SRC_NAT) && !other.status.contains(Status::DST_NAT);
+        if reversed && plain && super::clash::allows(by) && by.reply == *tuple {
+            return false;
+        }
+        self.stats.found += 1;
+        true
+    }
+
+    /// As [`Conntrack::is_taken`], but an ended TCP connection makes way.
+    // Kernel: nf_nat_core.c, nf_nat_used_tuple_harder
+    pub(crate) fn is_taken_for_good(&mut self, now: SimTime, tuple: &Tuple, by: &Entry) -> bool {
+        let Some((index, direction)) = self.find(now, tuple, [by.zones[1]; 2]) else {
+            return false;
+        };
+        let gives_way = direction == Direction::Reply && self.entry_at(index).gives_way_to(by);
+        if gives_way {
+            self.remove(index);
+        }
+        !gives_way
+    }
+
+    /// Enters an entry by the tuples by which it is to be found.
+    pub(super) fn enter(&mut self, now: SimTime, entry: Entry) -> EntryRef {
+        if self.len >= self.sweep_len {
+            self.sweep(now);
+            self.sweep_len = (self.len * 2).max(Conntrack::SWEEP_LEN_MIN);
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slab.push(Cell { generation: 0, newer: None, older: None, entry: None });
+            self.slab.len() as u32 - 1
+        });
+        let hashes = [hash(&entry.original, entry.zones[0]), hash(&entry.reply, entry.zones[1])];
+        let rewrites_source = entry.status.contains(Status::SRC_NAT);
+        let directions = directions(&entry);
+        self.slab[index as usize].entry = Some(entry);
+        for direction in directions {
+            let node = node_of(index, *direction);
+            let node_hash = hashes[*direction as usize];
+            let slab = &self.slab;
+            self.tuples.insert_unique(node_hash, node, |node| node_hash_of(slab, *node));
+            if let Some(buckets) = &mut self.buckets {
+                buckets.insert((super::room::bucket(node_hash, &self.sysctls), node));
+            }
+        }
+        if rewrites_source {
+            self.link_source(index);
+        }
+        self.len += 1;
+        self.entry_ref(index)
+    }
+
+    /// Removes an entry at the wish of NAT.
+    pub(crate) fn kill(&mut self, at: EntryRef) {
+        if self.get(at).is_some() {
+            self.remove(at.index);
+        }
+    }
+
+    /// Removes what has expired, so that memory follows the live entries.
+    pub(super) fn sweep(&mut self, now: SimTime) {
+        for index in 0..self.slab.len() {
+            let entry = self.slab[index].entry.as_ref();
+            if entry.is_some_and(|entry| entry.deadline <= now) {
+                self.remove(index as u32);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, index: u32) -> Entry {
+        for direction in directions(self.entry_at(index)) {
+            let node = node_of(index, *direction);
+            let node_hash = node_hash_of(&self.slab, node);
+            let occupied = self.tuples.find_entry(node_hash, |other| *other == node);
+            occupied.expect("its tuples are in the table").remove();
+            if let Some(buckets) = &mut self.buckets {
+                buckets.remove(&(super::room::bucket(node_hash, &self.sysctls), node));
+            }
+        }
+        if self.entry_at(index).status.contains(Status::SRC_NAT) {
+            self.unlink_source(index);
+        }
+        let cell = &mut self.slab[index as usize];
+        cell.generation = cell.generation.wrapping_add(1);
+        self.free.push(index);
+        self.len -= 1;
+        cell.entry.take().expect("an entry is removed once")
+    }
+}
+
+fn is_listed(entry: &Entry, now: SimTime) -> bool {
+    entry.deadline > now && !entry.status.contains(Status::NAT_CLASH)
+}
+
+pub(super) fn node_hash_of(slab: &[Cell], node: Node) -> u64 {
+    let entry = slab[(node >> 1) as usize].entry.as_ref().expect("nodes name entries");
+    let direction = direction_of(node);
+    hash(entry.tuple(direction), entry.zones[direction as usize])
+}
