@@ -37,6 +37,27 @@ pub enum TcpState {
     SynSent2,
 }
 
+impl TcpState {
+    /// All states with the names that `conntrack -L` prints.
+    pub const NAMES: [(TcpState, &'static str); 9] = [
+        (TcpState::SynSent, "SYN_SENT"),
+        (TcpState::SynRecv, "SYN_RECV"),
+        (TcpState::Established, "ESTABLISHED"),
+        (TcpState::FinWait, "FIN_WAIT"),
+        (TcpState::CloseWait, "CLOSE_WAIT"),
+        (TcpState::LastAck, "LAST_ACK"),
+        (TcpState::TimeWait, "TIME_WAIT"),
+        (TcpState::Close, "CLOSE"),
+        (TcpState::SynSent2, "SYN_SENT2"),
+    ];
+
+    /// Returns the state's name as `conntrack -L` prints it.
+    pub fn name(self) -> &'static str {
+        let named = TcpState::NAMES.iter().find(|(state, _)| *state == self);
+        named.map_or("NONE", |(_, name)| name)
+    }
+}
+
 /// A TCP connection as tracked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TcpTrack {

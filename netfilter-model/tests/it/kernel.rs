@@ -25,7 +25,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 2);
 const MASQ: u32 = 0x4000;
 
 /// The node of the lab.
-struct Node;
+pub(crate) struct Node;
 
 impl Host for Node {
     fn route(&self, query: RouteQuery) -> Route {

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::raw::{self, Sender};
+
 /// Names the role that a run of this program plays inside a network namespace.
 const ROLE: &str = "NETFILTER_MODEL_ROLE";
 /// The role's arguments, blank separated.
@@ -108,9 +110,25 @@ impl Lab {
 
     /// Runs a program in the node's namespace.
     pub(crate) fn node(&self, program: &str, args: &[&str], input: &str) -> Result<String, String> {
+        self.at("n", program, args, input)
+    }
+
+    /// Runs a program in the namespace of the client (`c`), the node (`n`) or the server (`s`).
+    pub(crate) fn at(
+        &self,
+        place: &str,
+        program: &str,
+        args: &[&str],
+        input: &str,
+    ) -> Result<String, String> {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &format!("{}n", self.name), program]).args(args);
+        command.args(["netns", "exec", &format!("{}{place}", self.name), program]).args(args);
         run(&mut command, input)
+    }
+
+    /// Lets a place send packets written by hand.
+    pub(crate) fn sender(&self, place: &str) -> Result<Sender, String> {
+        Sender::start(self.role(place, "raw", ""))
     }
 
     /// Loads rules.
@@ -180,6 +198,7 @@ fn role() {
         "together" => together(&args),
         "staggered" => staggered(&args),
         "udp" => exchange(&args),
+        "raw" => raw::send_all(),
         role => panic!("no role {role}"),
     }
 }

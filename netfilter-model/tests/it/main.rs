@@ -1,4 +1,6 @@
 //! The model against the running kernel.
 
+mod conntrack;
 mod kernel;
 mod lab;
+mod raw;
