@@ -18,7 +18,8 @@
 //!
 //! - [`packet`], [`mod@tuple`]: a packet is a struct of fields.
 //! - [`hook`]: hooks, tables, and their order as data.
-//! - [`mod@set`]: ipsets.
+//! - [`mod@set`]: ipsets, which rules match and change.
+//! - [`read`], [`ipvs`]: what ipset and ipvsadm print; services of IPVS as data.
 //! - [`rule`]: matches, targets, chains; building and checking whole rulesets or parts of them;
 //!   writing them as `iptables-save` does.
 //! - [`traverse`]: the loop over rules.
@@ -66,6 +67,7 @@ pub mod exact;
 mod hash;
 pub mod hook;
 pub mod host;
+pub mod ipvs;
 mod nat;
 pub mod netns;
 pub mod network;

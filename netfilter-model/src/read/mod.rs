@@ -4,9 +4,13 @@
 //! and the rest is read. A rule that is only partly understood keeps the part that is not as
 //! `Unsupported`, so that evaluation follows both answers; it is neither dropped nor widened.
 
+mod ipset;
 mod iptables;
+mod ipvs;
 
+pub use ipset::ipset;
 pub use iptables::{Counters, IptablesDump, Source, WithCounters, iptables_rules};
+pub use ipvs::ipvsadm;
 
 /// What a reader could not use, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -34,6 +34,7 @@ pub use element::{Element, ElementError, Part};
 pub use kind::{Dimension, SetKind};
 pub use sight::Sight;
 pub use table::Set;
+pub(crate) use text::{parse_addresses, parse_number};
 
 /// So many elements fit a set unless it says otherwise.
 // Kernel: ip_set_hash_gen.h, IPSET_DEFAULT_MAXELEM
@@ -242,7 +243,7 @@ impl Sets {
         now: SimTime,
         return_nomatch: bool,
     ) -> Answer {
-        let mut seen = Answer::Out;
+        let mut seen = if list.is_complete() { Answer::Out } else { Answer::Unknown };
         for name in list.members(now) {
             // A list holds no lists.
             let member = self.get(name).filter(|set| set.header().kind != SetKind::ListSet);

@@ -26,6 +26,8 @@ pub struct Set {
     devices: BTreeMap<(u128, u8, bool), Vec<Key>>,
     /// The members of a list.
     members: Vec<(Arc<str>, Kept)>,
+    /// Elements are missing that are not known.
+    incomplete: bool,
 }
 
 /// What is kept of an element beside its key.
@@ -85,7 +87,19 @@ impl Set {
             lens: Default::default(),
             devices: BTreeMap::new(),
             members: Vec::new(),
+            incomplete: false,
         }
+    }
+
+    /// Returns whether all elements are known. In a set that is not complete a packet that is not
+    /// found may be all the same.
+    pub fn is_complete(&self) -> bool {
+        !self.incomplete
+    }
+
+    /// Notes that there are elements that are not known.
+    pub fn set_incomplete(&mut self) {
+        self.incomplete = true;
     }
 
     /// Returns the name.
@@ -291,6 +305,11 @@ impl Set {
                 return Err(SetError::Full);
             }
         }
+        // Kernel: ip_set_hash_netiface.c: a network has 64 devices at most
+        let devices = self.devices.get(&(key.a, key.a_len, key.physdev));
+        if devices.is_some_and(|devices| devices.len() >= 64) {
+            return Err(SetError::Full);
+        }
         self.table.insert_unique(hash, (key, kept), |(key, _)| key.hash());
         self.note(&key);
         Ok(())
@@ -359,10 +378,11 @@ impl Set {
         let key = match sight.key(&self.header, sides) {
             Ok(key) => key,
             Err(NoKey::Absent) => return Answer::Out,
-            Err(NoKey::Unknown) if self.is_empty() => return Answer::Out,
+            Err(NoKey::Unknown) if self.is_empty() && !self.incomplete => return Answer::Out,
             Err(NoKey::Unknown) => return Answer::Unknown,
         };
         match self.lookup(key, now) {
+            None if self.incomplete => Answer::Unknown,
             None => Answer::Out,
             Some(Kept { nomatch: true, .. }) => Answer::Nomatch,
             Some(_) => Answer::In,

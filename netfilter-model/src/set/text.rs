@@ -152,7 +152,7 @@ fn parse_part(
 }
 
 /// Returns the first and last address of `A`, `A/LEN` or `A-B`.
-fn parse_addresses(text: &str, v6: bool) -> Option<(u128, u128)> {
+pub(crate) fn parse_addresses(text: &str, v6: bool) -> Option<(u128, u128)> {
     let parse = |text: &str| {
         let address: IpAddr = text.trim_matches(['[', ']']).parse().ok()?;
         (address.is_ipv6() == v6).then(|| bits(address))
