@@ -39,6 +39,7 @@ use crate::netns::{Answer, Delivery, Drop, DropReason, Egress, Netns, Outcome};
 use crate::packet::{IcmpError, Packet};
 use crate::rule::{FrameKind, Ruleset, RulesetBuilder};
 use crate::time::SimTime;
+use crate::traverse::Lookup;
 
 pub use config::{
     Device, DeviceKind, DeviceSysctls, HostConfig, HostSysctls, InterfaceAddress, MacAddr,
@@ -210,10 +211,13 @@ impl Network {
     /// Adds a host; `seed` is for its random numbers.
     pub fn add_node(&mut self, name: impl Into<Arc<str>>, host: HostConfig, seed: u64) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
+        let mut netns = Netns::new(Sysctls::default());
+        // Every rule that matches is to be counted.
+        netns.set_lookup(Lookup::Linear);
         self.nodes.push(Node {
             name: name.into(),
             host,
-            netns: Netns::new(Sysctls::default()),
+            netns,
             rules: NodeRules::default(),
             dice: Dice::new(seed),
             mute: false,
@@ -431,9 +435,23 @@ impl Network {
     }
 
     fn answer(&mut self, id: NodeId, answer: Answer) {
+        // What is said about a packet is no copy of it; about an answer, it has to do with no
+        // request.
+        let told = |about: u64| match Network::answered_by(about) {
+            None => Network::answer_id(id, about),
+            Some(_) => Network::answer_id(id, 0),
+        };
         match answer {
-            Answer::Sent(egress) => self.egress(id, egress, None),
-            Answer::Local(delivery) => self.deliver(id, delivery),
+            Answer::Sent(mut egress) => {
+                egress.packet.id = told(egress.packet.id);
+                self.egress(id, egress, None);
+            }
+            Answer::Local(mut delivery) => {
+                delivery.packet.id = told(delivery.packet.id);
+                let Delivery { packet, in_dev, .. } = delivery;
+                self.sights.push(Sight::Arrival { node: id, dev: in_dev, packet });
+                self.deliver(id, delivery);
+            }
         }
     }
 

@@ -28,7 +28,7 @@ impl Network {
         }
     }
 
-    const fn answer_id(node: NodeId, id: u64) -> u64 {
+    pub(super) const fn answer_id(node: NodeId, id: u64) -> u64 {
         (id & 0xffff_ffff) | (node.0 as u64 + 1) << 32
     }
 
@@ -50,10 +50,8 @@ impl Network {
         id: u64,
         mark: u32,
     ) -> Result<SocketId, SendError> {
-        let address = match src.0 {
-            Some(address) => address,
-            None => self.source_for(node, dst.0)?,
-        };
+        let chosen = self.source_for(node, dst.0)?;
+        let address = src.0.unwrap_or(chosen);
         let tuple = Tuple::try_new(Protocol::TCP, address, src.1, dst.0, dst.1);
         let tuple = tuple.ok_or(SendError::Invalid)?;
         let isn = (id as u32) << 20;
@@ -71,7 +69,7 @@ impl Network {
             rcv_nxt: 0,
         }));
         let at = sockets.len() - 1;
-        self.send_segment(node, at, TcpFlags::SYN, 0)?;
+        self.send_segment(node, at, TcpFlags::SYN, 0);
         self.settle();
         Ok(SocketId { node, at })
     }
@@ -84,8 +82,7 @@ impl Network {
             tcp.id = id;
             tcp.received = None;
             let flags = TcpFlags::PSH | TcpFlags::ACK;
-            // The kernel tells nobody: it would send again.
-            let _ = self.send_segment(socket.node, socket.at, flags, LINE);
+            self.send_segment(socket.node, socket.at, flags, LINE);
             self.settle();
         }
     }
@@ -111,7 +108,7 @@ impl Network {
             (Close::Fin, _) => return,
         };
         tcp.state = next;
-        let _ = self.send_segment(socket.node, socket.at, flags, 0);
+        self.send_segment(socket.node, socket.at, flags, 0);
         self.settle();
     }
 
@@ -322,7 +319,7 @@ impl Network {
                 rcv_nxt: segment.seq.wrapping_add(1),
             }));
             let at = sockets.tcp.len() - 1;
-            self.reply(id, at, TcpFlags::SYN_ACK, 0);
+            self.send_segment(id, at, TcpFlags::SYN_ACK, 0);
             return;
         };
         let Some(socket) = &mut sockets.tcp[at] else {
@@ -343,7 +340,7 @@ impl Network {
             if flags.contains(TcpFlags::SYN_ACK) {
                 socket.rcv_nxt = segment.seq.wrapping_add(1);
                 socket.state = SocketState::Established;
-                self.reply(id, at, TcpFlags::ACK, 0);
+                self.send_segment(id, at, TcpFlags::ACK, 0);
             }
             return;
         }
@@ -359,7 +356,12 @@ impl Network {
             if again {
                 socket.snd_nxt = socket.snd_nxt.wrapping_sub(1);
             }
-            return self.reply(id, at, if again { TcpFlags::SYN_ACK } else { TcpFlags::ACK }, 0);
+            return self.send_segment(
+                id,
+                at,
+                if again { TcpFlags::SYN_ACK } else { TcpFlags::ACK },
+                0,
+            );
         }
         if !acks {
             return;
@@ -379,7 +381,7 @@ impl Network {
             return;
         }
         if segment.seq != socket.rcv_nxt {
-            return self.reply(id, at, TcpFlags::ACK, 0);
+            return self.send_segment(id, at, TcpFlags::ACK, 0);
         }
         socket.rcv_nxt = socket.rcv_nxt.wrapping_add(u32::from(segment.data) + u32::from(fin));
         if segment.data > 0 {
@@ -390,7 +392,7 @@ impl Network {
 
     /// Acknowledges data and the end of data; a server answers and closes.
     fn take_data(&mut self, id: NodeId, at: usize, packet: &Packet, data: bool, fin: bool) {
-        self.reply(id, at, TcpFlags::ACK, 0);
+        self.send_segment(id, at, TcpFlags::ACK, 0);
         let Some(socket) = &mut self.nodes[id.0 as usize].sockets.tcp[at] else {
             return;
         };
@@ -398,7 +400,7 @@ impl Network {
         if data && accepted {
             socket.id = Network::answer_id(id, packet.id);
             self.sights.push(Sight::Data { node: id, packet: *packet });
-            self.reply(id, at, TcpFlags::PSH | TcpFlags::ACK, LINE);
+            self.send_segment(id, at, TcpFlags::PSH | TcpFlags::ACK, LINE);
         }
         let Some(socket) = &mut self.nodes[id.0 as usize].sockets.tcp[at] else {
             return;
@@ -411,26 +413,16 @@ impl Network {
                 _ => SocketState::CloseWait,
             };
             if socket.state == SocketState::LastAck {
-                self.reply(id, at, TcpFlags::FIN | TcpFlags::ACK, 0);
+                self.send_segment(id, at, TcpFlags::FIN | TcpFlags::ACK, 0);
             }
         }
     }
 
-    fn reply(&mut self, id: NodeId, at: usize, flags: TcpFlags, data: u16) {
-        let _ = self.send_segment(id, at, flags, data);
-    }
-
     /// Sends a segment of a connection.
-    fn send_segment(
-        &mut self,
-        id: NodeId,
-        at: usize,
-        flags: TcpFlags,
-        data: u16,
-    ) -> Result<(), SendError> {
+    fn send_segment(&mut self, id: NodeId, at: usize, flags: TcpFlags, data: u16) {
         let slot = self.nodes[id.0 as usize].sockets.tcp.get_mut(at);
         let Some(socket) = slot.and_then(Option::as_mut) else {
-            return Ok(());
+            return;
         };
         let ack = if flags.contains(TcpFlags::ACK) { socket.rcv_nxt } else { 0 };
         let syn = flags.contains(TcpFlags::SYN);
@@ -451,11 +443,8 @@ impl Network {
         let l4 = L4::Tcp { flags, segment: Some(segment) };
         let header = if tuple.is_ipv4() { 52 } else { 72 };
         let packet = Packet { mark, ..Packet::new(packet_id, tuple, l4, header + u32::from(data)) };
-        match self.output(id, packet, Some(Socket::default())) {
-            // Kernel: tcp_output.c, tcp_connect: a drop in OUTPUT is a loss like another.
-            Err(SendError::NotPermitted) | Ok(()) => Ok(()),
-            refused => refused,
-        }
+        // Kernel: tcp_output.c: what is dropped on this host is a loss like another.
+        let _ = self.output(id, packet, Some(Socket::default()));
     }
 
     /// Answers a segment that belongs to nobody.
