@@ -11,7 +11,7 @@ use crate::time::HZ;
 /// A bucket of credit: it gains by the tick and loses by the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bucket {
-    /// When credit was last added, in ticks.
+    /// When credit was last added, in ticks; of nf_tables in nanoseconds.
     filled: u64,
     credit: u64,
     cap: u64,
@@ -28,6 +28,15 @@ impl Bucket {
         Bucket { filled: now, credit: cap, cap, cost, per_tick: u64::from(LIMIT_PER_TICK) }
     }
 
+    /// Returns the full bucket of a `limit` rule of iptables-nft, which nf_tables keeps in
+    /// nanoseconds.
+    // Kernel: nft_limit.c, nft_limit_init
+    pub(super) fn native(limit: LimitMatch, now: u64) -> Bucket {
+        let cost = u64::from(limit.period) * 100_000;
+        let cap = cost.saturating_mul(u64::from(limit.burst));
+        Bucket { filled: now, credit: cap, cap, cost, per_tick: 1 }
+    }
+
     /// Returns the full bucket of a `hashlimit` rule.
     // Kernel: xt_hashlimit.c, rateinfo_init
     fn hashlimit(period: u64, burst: u32, now: u64) -> Bucket {
@@ -39,7 +48,7 @@ impl Bucket {
     /// Takes what a packet costs, if it is there.
     // Kernel: xt_limit.c, limit_mt; xt_hashlimit.c, rateinfo_recalc
     pub(super) fn take(&mut self, now: u64) -> bool {
-        let gained = (now - self.filled).saturating_mul(self.per_tick);
+        let gained = now.saturating_sub(self.filled).saturating_mul(self.per_tick);
         self.filled = now;
         self.credit = self.credit.saturating_add(gained).min(self.cap);
         let enough = self.credit >= self.cost;

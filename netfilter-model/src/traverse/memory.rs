@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::hook::Table;
 use crate::nft;
 use crate::packet::Packet;
-use crate::rule::{ChainId, HashlimitMatch, LimitMatch, Match, RecentMatch, Ruleset};
+use crate::rule::{Backend, ChainId, HashlimitMatch, LimitMatch, Match, RecentMatch, Ruleset};
 use crate::set::Sets;
 use crate::time::SimTime;
 
@@ -25,6 +25,8 @@ pub(super) type StateKey = (Table, ChainId, u32);
 pub struct Memory {
     /// The ipsets, which rules match and change.
     pub sets: Sets,
+    /// Whose arithmetic `limit` has.
+    backend: Backend,
     nth: BTreeMap<(StateKey, u32), u32>,
     limits: BTreeMap<(StateKey, u32), Bucket>,
     recent: BTreeMap<Arc<str>, RecentList>,
@@ -47,6 +49,10 @@ impl Memory {
     ///
     /// Without this call lists grow as rules are reached.
     pub fn ruleset_loaded(&mut self, ruleset: &Ruleset) {
+        if self.backend != ruleset.tables.backend {
+            self.backend = ruleset.tables.backend;
+            self.limits.clear();
+        }
         let mut recent = BTreeSet::new();
         let mut hashlimits = BTreeSet::new();
         let chains = Table::ALL.into_iter().flat_map(|table| ruleset.chains(table));
@@ -118,9 +124,11 @@ impl Memory {
         limit: LimitMatch,
         now: SimTime,
     ) -> bool {
-        let now = now.jiffies();
-        let bucket = self.limits.entry((key, place)).or_insert_with(|| Bucket::limit(limit, now));
-        bucket.take(now)
+        let (now, full): (_, fn(LimitMatch, u64) -> Bucket) = match self.backend {
+            Backend::Legacy => (now.jiffies(), Bucket::limit),
+            Backend::NfTables => (now.as_nanos(), Bucket::native),
+        };
+        self.limits.entry((key, place)).or_insert_with(|| full(limit, now)).take(now)
     }
 
     pub(super) fn hashlimit_matches(

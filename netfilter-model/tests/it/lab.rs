@@ -143,6 +143,11 @@ impl Lab {
         Ok(lines.map(|line| format!("{line}\n")).collect())
     }
 
+    /// Prints a table with its counters.
+    pub(crate) fn save_counted(&self, tool: Tool, table: &str) -> Result<String, String> {
+        self.node(&format!("{}-save", tool.name()), &["-c", "-t", table], "")
+    }
+
     fn role(&self, place: &str, role: &str, args: &str) -> Command {
         let program = std::env::current_exe().expect("a program has a path");
         let mut command = Command::new("ip");

@@ -3,4 +3,5 @@
 mod conntrack;
 mod kernel;
 mod lab;
+mod memory;
 mod raw;

@@ -94,3 +94,15 @@ fn hashlimit_gains_what_a_second_costs() {
     assert!(!bucket.take(249));
     assert!(bucket.take(250));
 }
+
+#[test]
+fn nf_tables_counts_in_nanoseconds_and_wraps_nothing() {
+    let hundred = LimitMatch { period: 36_000_000, burst: 100 };
+    // x_tables: 100 hours of credit do not fit 32 bits.
+    assert_eq!(taken(&mut Bucket::limit(hundred, 0), 0, 200), 25);
+    assert_eq!(taken(&mut Bucket::native(hundred, 0), 0, 200), 100);
+    let mut third = Bucket::native(LimitMatch { period: 3333, burst: 1 }, 0);
+    assert!(third.take(0));
+    assert!(!third.take(333_299_999));
+    assert!(third.take(2 * 333_300_000));
+}
