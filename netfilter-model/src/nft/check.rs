@@ -401,3 +401,46 @@ fn repair_nat(table: &mut Table, problems: &mut Vec<Problem>) {
         }
     }
 }
+
+/// Calls for every set that a statement uses.
+pub(crate) fn each_set_use(statement: &mut Statement, call: &mut dyn FnMut(&mut SetUse)) {
+    fn inner(expr: &mut Expr, call: &mut dyn FnMut(&mut SetUse)) {
+        match expr {
+            Expr::Jhash { of, .. } => of.iter_mut().for_each(|expr| inner(expr, call)),
+            Expr::Bits { of, .. } | Expr::Shift { of, .. } => inner(of, call),
+            Expr::Map { key, map } => {
+                key.iter_mut().for_each(|expr| inner(expr, call));
+                call(map);
+            }
+            _ => {}
+        }
+    }
+    match statement {
+        Statement::Match(comparison) => {
+            comparison.left.iter_mut().for_each(|expr| inner(expr, call));
+            if let Right::Set(set) = &mut comparison.right {
+                call(set);
+            }
+        }
+        Statement::Vmap { key, map } => {
+            key.iter_mut().for_each(|expr| inner(expr, call));
+            call(map);
+        }
+        Statement::SetMark(value)
+        | Statement::SetCtMark(value)
+        | Statement::SetZone(value, _)
+        | Statement::SetTtl(value)
+        | Statement::SetDscp(value) => inner(value, call),
+        Statement::Nat(nat) => {
+            for value in [&mut nat.address, &mut nat.port].into_iter().flatten() {
+                if let NatValue::Expr(value) = value {
+                    inner(value, call);
+                }
+            }
+        }
+        Statement::Dynset(dynset) => {
+            dynset.key.iter_mut().chain(&mut dynset.data).for_each(|expr| inner(expr, call));
+        }
+        _ => {}
+    }
+}

@@ -30,6 +30,7 @@ pub(crate) mod value;
 mod walk;
 
 pub use check::Problem;
+pub(crate) use check::each_set_use;
 pub use expr::{CtKey, Expr, Fib, FibResult, Field, Header, Meta, Payload, StateId};
 pub use render::{nft_list, nft_rule};
 pub use rule::{
