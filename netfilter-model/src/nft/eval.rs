@@ -124,7 +124,7 @@ impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, '_, H, D> {
                 let value = self.value(of)?;
                 let by = u32::from(left.unsigned_abs());
                 let moved = if *left < 0 { value.checked_shr(by) } else { value.checked_shl(by) };
-                moved.unwrap_or(0) & of.of_type().max()
+                moved.unwrap_or(0) & of.of_type().largest()
             }
             Expr::Map { key, map } => self.map(key, map)?.first().ok_or(Break)?.0,
             Expr::Literal(value, _) => *value,

@@ -315,7 +315,7 @@ impl Type {
     }
 
     /// Returns the largest value.
-    pub const fn max(self) -> u128 {
+    pub const fn largest(self) -> u128 {
         u128::MAX >> (128 - self.bits())
     }
 
@@ -391,7 +391,7 @@ impl Type {
             Type::Time => u128::from(parse_time(text)?),
             _ => parse_number(text)?,
         };
-        (value <= self.max() || self == Type::IfaceIndex).then_some(value)
+        (value <= self.largest() || self == Type::IfaceIndex).then_some(value)
     }
 
     /// Writes a value as nft prints it.

@@ -7,10 +7,12 @@
 mod ipset;
 mod iptables;
 mod ipvs;
+mod nft;
 
 pub use ipset::ipset;
 pub use iptables::{Counters, IptablesDump, Source, WithCounters, iptables_rules};
 pub use ipvs::ipvsadm;
+pub use nft::nft_ruleset;
 
 /// What a reader could not use, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -89,7 +89,7 @@ impl Parser<'_> {
         let word = self.word_or_text()?;
         of.parse(word)
             .or_else(|| parse_number(word))
-            .filter(|value| *value <= of.max())
+            .filter(|value| *value <= of.largest())
             .ok_or_else(|| Fail(format!("{word:?} is no value here")))
     }
 
@@ -122,7 +122,7 @@ impl Parser<'_> {
             && let Some(value) = of.parse(word).or_else(|| parse_number(word))
         {
             self.at += 1;
-            if value > of.max() {
+            if value > of.largest() {
                 return fail(format!("{word:?} is no value here"));
             }
             return Ok(Operand::Constant(value));
@@ -189,8 +189,7 @@ impl Parser<'_> {
                 None => {
                     let field = self.word()?;
                     let rows = &mut Payload::ALL.iter();
-                    rows.find(|row| row.1 == word && row.2 == field)
-                        .map(|row| Expr::Payload(row.0))
+                    rows.find(|row| row.1 == word && row.2 == field).map(|row| Expr::Payload(row.0))
                 }
             },
         };
@@ -238,8 +237,7 @@ impl Parser<'_> {
             "daddr" => false,
             word => return fail(format!("\"fib {word}\" is not known")),
         };
-        let mut fib =
-            Fib { source, mark: false, iif: false, oif: false, result: FibResult::Type };
+        let mut fib = Fib { source, mark: false, iif: false, oif: false, result: FibResult::Type };
         while self.eat_sign(".") {
             match self.word()? {
                 "mark" => fib.mark = true,
@@ -309,7 +307,7 @@ impl Parser<'_> {
             }
             Some(Kind::Word("*")) => {
                 self.at += 1;
-                return Ok((0, if of == Type::IfaceIndex { u128::MAX } else { of.max() }));
+                return Ok((0, if of == Type::IfaceIndex { u128::MAX } else { of.largest() }));
             }
             Some(Kind::Word(word)) => {
                 let range = word_range(of, word)
@@ -344,7 +342,7 @@ impl Parser<'_> {
             let next = self.kind_after(1);
             if !matches!(next, Some(Kind::Sign("."))) {
                 self.at += 1;
-                return Ok(types.iter().map(|of| (0, of.max())).collect());
+                return Ok(types.iter().map(|of| (0, of.largest())).collect());
             }
         }
         let mut key = Vec::with_capacity(types.len());
@@ -473,7 +471,8 @@ impl Parser<'_> {
             "queue" => {
                 let end = self.end_of_statement(start);
                 // In a map the verdict ends with its element.
-                while self.at < end && !matches!(self.kind(), Some(Kind::Sign(",")))
+                while self.at < end
+                    && !matches!(self.kind(), Some(Kind::Sign(",")))
                     && !matches!(self.kind(), Some(Kind::Handle(_) | Kind::Word("comment")))
                 {
                     self.at += 1;
@@ -516,7 +515,7 @@ fn apply(operator: &str, left: Operand, right: Operand) -> Parsed<Operand> {
         let left = if operator == "<<" { by } else { -by };
         return Ok(Operand::Expr(Expr::Shift { of: Box::new(of), left }));
     }
-    let all = of.of_type().max();
+    let all = of.of_type().largest();
     let (of, and, xor) = match of {
         Expr::Bits { of, and, xor } => (of, and, xor),
         of => (Box::new(of), all, 0),

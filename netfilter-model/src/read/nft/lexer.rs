@@ -81,7 +81,12 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
                     let name = word_len(&text[at..]);
                     if *sign == "@" && name > 0 {
                         at += name;
-                        found.push(Token { kind: Kind::Set(&text[start + 1..at]), line, start, end: at });
+                        found.push(Token {
+                            kind: Kind::Set(&text[start + 1..at]),
+                            line,
+                            start,
+                            end: at,
+                        });
                     } else {
                         push(Kind::Sign(sign), at);
                     }
@@ -134,7 +139,23 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
 fn word_len(text: &str) -> usize {
     let inside = |c: char| {
         c.is_alphanumeric()
-            || matches!(c, '_' | '.' | '/' | ':' | '-' | '*' | '\\' | '%' | '+' | '~' | '?' | '[' | ']' | '\'' | '$')
+            || matches!(
+                c,
+                '_' | '.'
+                    | '/'
+                    | ':'
+                    | '-'
+                    | '*'
+                    | '\\'
+                    | '%'
+                    | '+'
+                    | '~'
+                    | '?'
+                    | '['
+                    | ']'
+                    | '\''
+                    | '$'
+            )
     };
     let len = text.find(|c| !inside(c)).unwrap_or(text.len());
     let bytes = text.as_bytes();
@@ -161,16 +182,34 @@ mod tests {
         assert_eq!(
             kinds("ip saddr . th dport @s-1 { 80 : goto a/b.c } # handle 7\n"),
             [
-                Word("ip"), Word("saddr"), Sign("."), Word("th"), Word("dport"), Set("s-1"),
-                Sign("{"), Word("80"), Sign(":"), Word("goto"), Word("a/b.c"), Sign("}"),
-                Handle(7), Newline,
+                Word("ip"),
+                Word("saddr"),
+                Sign("."),
+                Word("th"),
+                Word("dport"),
+                Set("s-1"),
+                Sign("{"),
+                Word("80"),
+                Sign(":"),
+                Word("goto"),
+                Word("a/b.c"),
+                Sign("}"),
+                Handle(7),
+                Newline,
             ]
         );
         assert_eq!(
             kinds("iifname != \"eth*\" priority filter - 5;-110"),
             [
-                Word("iifname"), Sign("!="), Text("eth*"), Word("priority"), Word("filter"),
-                Sign("-"), Word("5"), Sign(";"), Word("-110"),
+                Word("iifname"),
+                Sign("!="),
+                Text("eth*"),
+                Word("priority"),
+                Word("filter"),
+                Sign("-"),
+                Word("5"),
+                Sign(";"),
+                Word("-110"),
             ]
         );
         assert_eq!(kinds("to :80"), [Word("to"), Sign(":"), Word("80")]);

@@ -120,7 +120,11 @@ impl Parser<'_> {
                 let draft = self.draft()?;
                 let at = draft.declare_chain(chain) as usize;
                 let rules = &mut draft.table.chains[at].rules;
-                if verb == "insert" { rules.insert(0, rule) } else { rules.push(rule) }
+                if verb == "insert" {
+                    rules.insert(0, rule)
+                } else {
+                    rules.push(rule)
+                }
                 Ok(())
             }
             "set" | "map" => {
@@ -156,7 +160,9 @@ impl Parser<'_> {
                     let line = self.line();
                     self.remark(
                         line,
-                        format!("table {family} {name} is kept but not run: its family is not modelled"),
+                        format!(
+                            "table {family} {name} is kept but not run: its family is not modelled"
+                        ),
                     );
                 }
                 self.drafts.push(Draft::new(family, &name));
@@ -302,7 +308,9 @@ impl Parser<'_> {
             }
             // A table that begins inside another: the end of that was lost.
             if self.kind() == Some(Kind::Word("table"))
-                && self.kind_after(2).is_some_and(|kind| matches!(kind, Kind::Word(_) | Kind::Sign("{")))
+                && self
+                    .kind_after(2)
+                    .is_some_and(|kind| matches!(kind, Kind::Word(_) | Kind::Sign("{")))
             {
                 self.remark(line, "a table begins inside another: its end is missing");
                 return Ok(());
@@ -487,7 +495,7 @@ impl Parser<'_> {
         let end = word[1..].find(['+', '-']).map_or(word.len(), |at| at + 1);
         let (name, offset) = word.split_at(end);
         let bridge = self.family == Family::Bridge;
-        let base = match name {
+        let base: i32 = match name {
             "raw" => -300,
             "mangle" => -150,
             "dstnat" if bridge => -300,

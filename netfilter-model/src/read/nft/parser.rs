@@ -154,7 +154,8 @@ impl<'t> Parser<'t> {
 
     /// Returns the text between two tokens, the second not included, with single blanks.
     pub(super) fn text_between(&self, from: usize, to: usize) -> Arc<str> {
-        let (Some(first), Some(last)) = (self.tokens.get(from), self.tokens.get(to.wrapping_sub(1)))
+        let (Some(first), Some(last)) =
+            (self.tokens.get(from), self.tokens.get(to.wrapping_sub(1)))
         else {
             return "".into();
         };

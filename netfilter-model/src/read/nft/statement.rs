@@ -8,7 +8,7 @@ use crate::nft::value::parse_number;
 use crate::nft::{
     Comparison, Counter, CtKey, Dynset, DynsetOp, Expr, Family, Fib, FibResult, Limit, Meta,
     NatKind, NatStatement, NatValue, Op, Payload, Quota, Right, Rule, SetData, SetUse, StateId,
-    Statement, Type, Verdict,
+    Statement, Type,
 };
 use crate::packet::IcmpError;
 use crate::rule::RejectWith;
@@ -192,13 +192,15 @@ impl Parser<'_> {
             Expr::Ct(CtKey::Zone, direction) => {
                 Statement::SetZone(self.assigned(Type::HostInteger(16))?, direction)
             }
-            other if Some(&other) == payload("ip", "ttl").as_ref()
-                || Some(&other) == payload("ip6", "hoplimit").as_ref() =>
+            other
+                if Some(&other) == payload("ip", "ttl").as_ref()
+                    || Some(&other) == payload("ip6", "hoplimit").as_ref() =>
             {
                 Statement::SetTtl(self.assigned(Type::Integer(8))?)
             }
-            other if Some(&other) == payload("ip", "dscp").as_ref()
-                || Some(&other) == payload("ip6", "dscp").as_ref() =>
+            other
+                if Some(&other) == payload("ip", "dscp").as_ref()
+                    || Some(&other) == payload("ip6", "dscp").as_ref() =>
             {
                 Statement::SetDscp(self.assigned(Type::Dscp)?)
             }
@@ -325,7 +327,7 @@ impl Parser<'_> {
             let word = self.word()?;
             let bits = of.parse(word).or_else(|| parse_number(word));
             value |= bits
-                .filter(|bits| *bits <= of.max())
+                .filter(|bits| *bits <= of.largest())
                 .ok_or_else(|| Fail(format!("{word:?} is no value here")))?;
             if !self.eat_sign(",") && !self.eat_sign("|") {
                 break;
@@ -659,4 +661,3 @@ fn set_operator(op: Option<Op>) -> Parsed<Op> {
         Some(_) => fail("a set is neither less nor greater"),
     }
 }
-
