@@ -1,8 +1,11 @@
 //! Loading rules: ipset, nft, iptables, ip6tables.
 
+use std::sync::Arc;
+
 use netfilter_model::hook::Table;
-use netfilter_model::network::NodeRules;
-use netfilter_model::read::{IptablesDump, Read, Source, iptables_rules};
+use netfilter_model::network::{NodeId, NodeRules};
+use netfilter_model::nft;
+use netfilter_model::read::{IptablesDump, Read, Source, iptables_rules, nft_ruleset};
 use netfilter_model::rule::{Ruleset, RulesetBuilder};
 use netfilter_model::tuple::Family;
 use serde_json::{Value, json};
@@ -76,10 +79,27 @@ impl World {
             }
         }
         node.netns.memory_mut().ruleset_loaded(&ipv4);
-        let rules = NodeRules { ipv4, ipv6 };
+        let rules = match self.read_nft(id, &loaded.nft) {
+            None => NodeRules { ipv4, ipv6 },
+            Some(nft) => NodeRules { ipv4: ipv4.with_nft(nft.clone()), ipv6: ipv6.with_nft(nft) },
+        };
         self.network.set_rules(id, rules, &replaced_tables);
         self.loaded.insert(name.to_owned(), loaded);
         Ok(true)
+    }
+
+    /// Reads what `nft` has been given so far.
+    fn read_nft(&mut self, id: NodeId, text: &str) -> Option<Arc<nft::Ruleset>> {
+        if text.is_empty() {
+            return None;
+        }
+        let Read { value: ruleset, remarks } = nft_ruleset(text, 0);
+        for remark in &remarks {
+            self.remarks.push(format!("{:?}: {}", remark.text, remark.problem));
+        }
+        let now = self.network.now();
+        self.network.node_mut(id).netns.nft_replaced(&ruleset, now);
+        Some(Arc::new(ruleset))
     }
 
     /// Reads tables; returns whether everything was understood, too.
