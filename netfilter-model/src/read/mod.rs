@@ -10,7 +10,9 @@ mod ipvs;
 mod nft;
 
 pub use ipset::ipset;
-pub use iptables::{Counters, IptablesDump, Source, WithCounters, iptables_rules};
+pub use iptables::{
+    Counters, IptablesDump, Source, WithCounters, iptables_listing, iptables_rules,
+};
 pub use ipvs::ipvsadm;
 pub use nft::nft_ruleset;
 

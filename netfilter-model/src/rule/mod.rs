@@ -41,6 +41,8 @@ pub use matches::{
 };
 pub(crate) use random::Run;
 pub use random::{LAW_BITS, Probability, ProbabilityError, random_run_probabilities};
+#[cfg(test)]
+pub(crate) use render::save_rule;
 pub(crate) use render::{chains_in_order, match_text, policy_name, save_quoted, target_text};
 pub use render::{iptables_rule, iptables_save};
 pub use target::{

@@ -562,10 +562,20 @@ impl<'w, 't> Parser<'w, 't> {
             rule = rule.with(unsupported("", text));
         }
         for instance in std::mem::take(&mut self.matches) {
-            rule = rule.with(self.build_match(&instance));
+            let (condition, trouble) = build_match(self.family, &instance);
+            self.command.problems.extend(trouble);
+            rule = rule.with(condition);
             has_rule = true;
         }
-        let target = self.build_target();
+        let target = match (self.goto.take(), self.target.take()) {
+            (Some(chain), _) => DraftTarget::Goto(chain.into_owned()),
+            (None, None) => DraftTarget::Known(Target::None),
+            (None, Some(instance)) => {
+                let (target, trouble) = build_target(self.family, &instance);
+                self.command.problems.extend(trouble);
+                target
+            }
+        };
         has_rule |= !rule.matches().is_empty();
         let adds = matches!(
             self.command.action,
@@ -604,72 +614,55 @@ impl<'w, 't> Parser<'w, 't> {
         }
         rules
     }
+}
 
-    fn build_match(&mut self, instance: &Instance<'t>) -> Match {
-        let name = &*instance.name;
-        let problem = match instance.extension {
-            Some(_) => match built(self.family, instance) {
-                Ok(condition) => return condition,
-                Err(problem) => format!("match {name}: {problem}"),
-            },
-            None if UNMODELLED_MATCHES.contains(&name) => format!("match {name} is not modelled"),
-            None => format!("match {name} is not known"),
-        };
-        self.command.problems.push((problem, Some(BOTH_ANSWERS)));
-        unsupported(name, instance.raw_text())
-    }
+/// Returns the match of an instance, and what is wrong if it is kept as unsupported.
+pub(super) fn build_match(family: Family, instance: &Instance<'_>) -> (Match, Option<Trouble>) {
+    let name = &*instance.name;
+    let problem = match instance.extension {
+        Some(_) => match built(family, instance) {
+            Ok(condition) => return (condition, None),
+            Err(problem) => format!("match {name}: {problem}"),
+        },
+        None if UNMODELLED_MATCHES.contains(&name) => format!("match {name} is not modelled"),
+        None => format!("match {name} is not known"),
+    };
+    (unsupported(name, instance.raw_text()), Some((problem, Some(BOTH_ANSWERS))))
+}
 
-    fn build_target(&mut self) -> DraftTarget {
-        if let Some(chain) = self.goto.take() {
-            return DraftTarget::Goto(chain.into_owned());
-        }
-        let Some(instance) = self.target.take() else {
-            return DraftTarget::Known(Target::None);
-        };
-        let name = instance.name.to_string();
-        let kept =
-            || Box::new(Unsupported { name: (*name).into(), options: instance.raw_text().into() });
-        let plain = instance.raw.is_empty();
-        if instance.extension.is_some() {
-            return match target::build(self.family, &instance) {
-                Ok(target @ (Target::Accept | Target::Drop | Target::Return)) => {
-                    DraftTarget::Known(target)
-                }
-                Ok(target) if plain => DraftTarget::Named(name, Some(target)),
-                Ok(target) => DraftTarget::Known(target),
-                Err(_) if plain => DraftTarget::Named(name.clone(), None),
-                Err(problem) => {
-                    self.command
-                        .problems
-                        .push((format!("target {name}: {problem}"), Some(BOTH_VERDICTS)));
-                    DraftTarget::Known(Target::Unsupported(kept()))
-                }
-            };
-        }
-        if CONTINUING.contains(&&*name) {
-            let target = Target::Continue(kept());
-            return if plain {
-                DraftTarget::Named(name, Some(target))
-            } else {
-                DraftTarget::Known(target)
-            };
-        }
-        if UNMODELLED_TARGETS.contains(&&*name) {
-            let target = Target::Unsupported(kept());
-            if plain {
-                return DraftTarget::Named(name, Some(target));
+/// Returns the target of an instance, and what is wrong if it is kept as unsupported.
+pub(super) fn build_target(
+    family: Family,
+    instance: &Instance<'_>,
+) -> (DraftTarget, Option<Trouble>) {
+    let name = instance.name.to_string();
+    let kept = || {
+        let (name, options) = ((*name).into(), instance.raw_text().into());
+        Box::new(Unsupported { name, options })
+    };
+    let plain = instance.raw.is_empty();
+    let (known, problem) = if instance.extension.is_some() {
+        match target::build(family, instance) {
+            Ok(target @ (Target::Accept | Target::Drop | Target::Return)) => {
+                return (DraftTarget::Known(target), None);
             }
-            self.command
-                .problems
-                .push((format!("target {name} is not modelled"), Some(BOTH_VERDICTS)));
-            return DraftTarget::Known(target);
+            Ok(target) => (Some(target), None),
+            Err(problem) => (None, Some(format!("target {name}: {problem}"))),
         }
-        if plain {
-            return DraftTarget::Named(name, None);
-        }
-        self.command.problems.push((format!("target {name} is not known"), Some(BOTH_VERDICTS)));
-        DraftTarget::Known(Target::Unsupported(kept()))
+    } else if CONTINUING.contains(&&*name) {
+        (Some(Target::Continue(kept())), None)
+    } else if UNMODELLED_TARGETS.contains(&&*name) {
+        let problem = format!("target {name} is not modelled");
+        (Some(Target::Unsupported(kept())), Some(problem))
+    } else {
+        (None, Some(format!("target {name} is not known")))
+    };
+    if plain {
+        // It may be a chain.
+        return (DraftTarget::Named(name, known), None);
     }
+    let target = known.unwrap_or_else(|| Target::Unsupported(kept()));
+    (DraftTarget::Known(target), problem.map(|problem| (problem, Some(BOTH_VERDICTS))))
 }
 
 pub(super) const BOTH_ANSWERS: &str = "evaluation follows both answers: may match, may not";

@@ -1,9 +1,11 @@
 //! Readers of what iptables prints: `iptables-save`, `iptables -S`, `iptables -L`.
 
 mod command;
+mod listing;
 mod matches;
 mod names;
 mod options;
+mod phrase;
 mod save;
 mod section;
 mod tables;
@@ -17,6 +19,7 @@ use crate::hook::{Hook, Hooks, Table};
 use crate::rule::{Backend, Ruleset};
 use crate::tuple::Family;
 
+pub use listing::iptables_listing;
 pub use save::WithCounters;
 pub use section::iptables_rules;
 
@@ -62,3 +65,6 @@ impl IptablesDump {
         &self.order
     }
 }
+
+#[cfg(test)]
+mod tests;

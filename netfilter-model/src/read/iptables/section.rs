@@ -298,27 +298,35 @@ impl<'t> Reader<'_, 't> {
         if let Some(last) = self.lines.len().checked_sub(1) {
             self.close(last);
         }
-        let mut remarks = self.remarks;
-        let mut value = Vec::new();
-        let of = |line: u32| {
-            let known = (line as usize).checked_sub(1).and_then(|at| self.lines.get(at)).copied();
-            known.unwrap_or(Line { number: line.max(1), text: "" })
-        };
-        for tables in self.dumps.into_iter().filter(|tables| !tables.is_empty()) {
-            let (dump, findings) = tables.finish();
-            for (line, (problem, help)) in findings {
-                let remark = of(line).remark(problem);
-                remarks.push(Remark { help: help.map(str::to_owned), ..remark });
-            }
-            value.push(dump);
-        }
-        if value.len() > 1 {
-            let remark = of(1).remark(format!("the text holds {} rulesets", value.len()));
-            remarks.push(remark.help("one for each back end and family; all of them are in force"));
-        }
-        remarks.sort_by_key(|remark| remark.line);
-        Read { value, remarks }
+        finish(self.lines, self.dumps, self.remarks)
     }
+}
+
+/// Makes rulesets of what was read.
+pub(super) fn finish(
+    lines: &[Line<'_>],
+    dumps: Vec<Tables>,
+    mut remarks: Vec<Remark>,
+) -> Read<Vec<IptablesDump>> {
+    let mut value = Vec::new();
+    let of = |line: u32| {
+        let known = (line as usize).checked_sub(1).and_then(|at| lines.get(at)).copied();
+        known.unwrap_or(Line { number: line.max(1), text: "" })
+    };
+    for tables in dumps.into_iter().filter(|tables| !tables.is_empty()) {
+        let (dump, findings) = tables.finish();
+        for (line, (problem, help)) in findings {
+            let remark = of(line).remark(problem);
+            remarks.push(Remark { help: help.map(str::to_owned), ..remark });
+        }
+        value.push(dump);
+    }
+    if value.len() > 1 {
+        let remark = of(1).remark(format!("the text holds {} rulesets", value.len()));
+        remarks.push(remark.help("one for each back end and family; all of them are in force"));
+    }
+    remarks.sort_by_key(|remark| remark.line);
+    Read { value, remarks }
 }
 
 /// Returns family and back end of a header of `iptables-save`.
@@ -335,7 +343,7 @@ fn header(text: &str) -> Option<(Family, Option<Backend>)> {
 }
 
 /// Returns family, back end and name of a program of iptables.
-fn program(word: &str) -> Option<(Family, Option<Backend>, &str)> {
+pub(super) fn program(word: &str) -> Option<(Family, Option<Backend>, &str)> {
     let name = word.rsplit('/').next()?;
     let rest = name.strip_prefix("ip6tables").or_else(|| name.strip_prefix("iptables"))?;
     let family = if name.starts_with("ip6") { Family::V6 } else { Family::V4 };
@@ -383,6 +391,18 @@ fn shown_family(text: &str) -> Option<Family> {
         }
     }
     None
+}
+
+/// Returns the family that a row of a listing shows.
+pub(super) fn shown_in_listing(text: &str) -> Option<Family> {
+    text.split_whitespace().take(10).find_map(|word| {
+        let word = word.trim_start_matches('!');
+        let address = word.split('/').next().unwrap_or(word);
+        if address.contains("::") && address.parse::<std::net::Ipv6Addr>().is_ok() {
+            return Some(Family::V6);
+        }
+        address.parse::<std::net::Ipv4Addr>().is_ok().then_some(Family::V4)
+    })
 }
 
 /// What the rules of a table that is not named show of it.

@@ -187,6 +187,11 @@ impl Tables {
         Ok(())
     }
 
+    /// Appends a rule to a chain, which is there from then on.
+    pub(super) fn append(&mut self, table: Table, chain: &str, rule: Draft) {
+        self.table(table).find_or_add(chain).rules.push(rule);
+    }
+
     /// Sets how many packets the policy of a chain decided about.
     pub(super) fn count(&mut self, table: Table, name: &str, counters: Counters) {
         if let Some(chain) = self.table(table).find(name) {
