@@ -130,7 +130,6 @@ pub enum IcmpError {
 
 impl IcmpError {
     /// Returns type and code in ICMP for IPv4.
-    // Simplified: errors of ICMPv6 carry these numbers too.
     pub const fn kind(self) -> (u8, u8) {
         match self {
             IcmpError::NetUnreachable => (3, 0),
@@ -142,6 +141,23 @@ impl IcmpError {
             IcmpError::HostProhibited => (3, 10),
             IcmpError::AdminProhibited => (3, 13),
             IcmpError::TimeExceeded => (11, 0),
+            IcmpError::Other(kind, code) => (kind, code),
+        }
+    }
+
+    /// Returns type and code in ICMPv6.
+    pub const fn kind6(self) -> (u8, u8) {
+        match self {
+            IcmpError::NetUnreachable => (1, 0),
+            IcmpError::NetProhibited
+            | IcmpError::HostProhibited
+            | IcmpError::AdminProhibited => (1, 1),
+            IcmpError::HostUnreachable => (1, 3),
+            IcmpError::PortUnreachable => (1, 4),
+            IcmpError::FragmentationNeeded => (2, 0),
+            IcmpError::TimeExceeded => (3, 0),
+            // An unknown next header is a problem with a parameter.
+            IcmpError::ProtocolUnreachable => (4, 1),
             IcmpError::Other(kind, code) => (kind, code),
         }
     }
@@ -304,8 +320,10 @@ impl Packet {
     ///
     /// If `from` is of another family than the packet.
     pub fn icmp_error(about: &Packet, kind: IcmpError, from: std::net::IpAddr) -> Packet {
-        let (icmp_type, code) = kind.kind();
-        let protocol = if from.is_ipv4() { Protocol::ICMP } else { Protocol::ICMPV6 };
+        let (protocol, (icmp_type, code)) = match from {
+            std::net::IpAddr::V4(_) => (Protocol::ICMP, kind.kind()),
+            std::net::IpAddr::V6(_) => (Protocol::ICMPV6, kind.kind6()),
+        };
         let part = u16::from(icmp_type) << 8 | u16::from(code);
         let tuple = Tuple::try_new(protocol, from, 0, about.tuple.src(), part)
             .unwrap_or_else(|| panic!("error from {from} about {:?}", about.tuple));
