@@ -15,7 +15,6 @@ pub use ipset::ipset;
 pub use iptables::{
     Counters, IptablesDump, Source, WithCounters, iptables_listing, iptables_rules,
 };
-pub use iptables::{Counters, IptablesDump, Source, WithCounters, iptables_rules};
 pub use ipvs::ipvsadm;
 pub use nft::nft_ruleset;
 
