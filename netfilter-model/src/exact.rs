@@ -168,6 +168,22 @@ pub struct Way<O> {
     last: Option<u32>,
 }
 
+impl<O> Exploration<O> {
+    /// Returns the rules with conditions that cannot be modelled that were met on any way, each
+    /// once.
+    pub fn asked(&self) -> Vec<RuleRef> {
+        let mut asked = Vec::new();
+        for branch in std::iter::once(&self.main).chain(&self.alternatives) {
+            for Assumption { rule, .. } in &branch.assuming {
+                if !asked.contains(rule) {
+                    asked.push(*rule);
+                }
+            }
+        }
+        asked
+    }
+}
+
 impl<O> Branch<O> {
     /// Returns the steps of a way of this branch.
     pub fn steps(&self, way: &Way<O>) -> Vec<Step> {

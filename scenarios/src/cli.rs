@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Run(Run),
     /// Runs the grid of a scenario's `sweep:`, many runs side by side
     Sweep(Sweep),
+    /// Traces one packet through a node's rules: every way, and the exact probability of each
+    Explain(Explain),
     /// Lists the built-in scenarios, or shows one
     Scenarios(Scenarios),
     /// Prints the JSON Schema of scenario files
@@ -85,6 +87,64 @@ pub(crate) struct Sweep {
     /// What `run` and `sweep` share.
     #[command(flatten)]
     pub(crate) common: Common,
+}
+
+/// `rulelag explain`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "RULES are what iptables-save, iptables -S, iptables -L, nft list ruleset, ipset save, \
+                  ipvsadm or\nconntrack -L print, also compressed by gzip, or a scenario with --node.\n\n\
+                  A packet is `PROTOCOL SRC[:PORT] > DST[:PORT] [FLAGS] [OPTION VALUE]...`, as in\n\
+                  `tcp 10.244.1.5:40000 > 10.96.0.10:80 syn`, `udp [fd00::5]:7000 > [fd00::a]:53`,\n\
+                  `icmp 10.244.1.5 > 10.96.0.10 type 8 code 0 id 7`; options are mark, ttl, len, tos, dscp,\n\
+                  mac, uid, gid.\n\n\
+                  Exit status: 0 whatever becomes of the packet; 2 bad input."
+)]
+pub(crate) struct Explain {
+    /// Files of rules, `-` for standard input; several make one node
+    #[arg(required_unless_present = "hooks")]
+    pub(crate) rules: Vec<String>,
+    /// The packet, as in `tcp 10.244.1.5:40000 > 10.96.0.10:80 syn`
+    #[arg(long, value_name = "PACKET", required_unless_present = "hooks")]
+    pub(crate) packet: Option<String>,
+    /// The device that the packet comes in by
+    #[arg(long = "in", value_name = "DEVICE", required_unless_present_any = ["local", "hooks"])]
+    pub(crate) in_dev: Option<String>,
+    /// The packet is made on the node itself
+    #[arg(long, conflicts_with = "in_dev")]
+    pub(crate) local: bool,
+    /// The node's devices, routes, sysctls and sockets: YAML, `ip -j addr` or `ip -j route`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) host: Vec<String>,
+    /// Connections that the node knows: the output of `conntrack -L`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) conntrack: Vec<String>,
+    /// The sets that rules name: the output of `ipset save` or `ipset -L`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ipset: Vec<String>,
+    /// Virtual servers: the output of `ipvsadm -Ln` or `ipvsadm -Sn`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ipvs: Vec<String>,
+    /// The node whose rules a scenario is to give, as in `node-0`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// How to print it
+    #[arg(long, short = 'o', value_enum, default_value_t = Form::Text)]
+    pub(crate) output: Form,
+    /// Prints which table runs at which hook, in what order, and how many rules each has
+    #[arg(long)]
+    pub(crate) hooks: bool,
+}
+
+/// How `explain` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Form {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+    /// A graph for Graphviz
+    Dot,
 }
 
 /// `rulelag scenarios`.

@@ -1,5 +1,6 @@
 //! The commands.
 
+mod explain;
 mod library;
 mod result;
 mod run;
@@ -35,6 +36,7 @@ pub(crate) fn execute(cli: Cli) -> Status {
     match cli.command {
         Command::Run(args) => run::execute(&args),
         Command::Sweep(args) => sweep::execute(&args),
+        Command::Explain(args) => explain::execute(&args),
         Command::Scenarios(args) => library::execute(&args),
         Command::Schema => {
             print(format_args!("{:#}\n", file::schema::schema()));

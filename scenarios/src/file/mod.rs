@@ -14,7 +14,7 @@ mod path;
 pub(crate) mod raw;
 mod resolve;
 pub(crate) mod schema;
-mod tree;
+pub(crate) mod tree;
 
 use std::path::{Path, PathBuf};
 

@@ -36,6 +36,7 @@ pub(super) fn build(case: &Value) -> Result<World, String> {
         endpoints: BTreeMap::new(),
         names: BTreeMap::new(),
         loaded: BTreeMap::new(),
+        backend: case.text("backend").unwrap_or("legacy").to_owned(),
         six: false,
         next_port: 40_000,
         last_id: 0,

@@ -1,0 +1,341 @@
+//! `rulelag explain`: what happens to one packet, and why.
+//!
+//! ```text
+//! files ─input─▶ texts ─load─▶ rules ─facts─▶ ┐
+//! packet ────────────────────────────────────▶ ├─ derive ─▶ host ─ follow ─▶ ways ─ report ─▶ text, json, dot
+//! --host ─hostfile──────────────────────────▶ ┘
+//! ```
+
+mod derive;
+mod dot;
+mod facts;
+mod follow;
+mod hooks;
+mod host;
+mod hostfile;
+mod input;
+mod json;
+mod load;
+mod packet;
+mod report;
+mod text;
+
+use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
+use std::net::{IpAddr, SocketAddr};
+
+use netfilter_model::exact::{Exploration, Limits};
+use netfilter_model::ipvs::{Ipvs, ServiceId};
+use netfilter_model::netns::{Netns, Outcome};
+use netfilter_model::rule::{Match, RuleRef};
+use netfilter_model::time::SimTime;
+use netfilter_model::tuple::{Family, Tuple};
+use netfilter_model::{DeviceName, DeviceNameError};
+
+use super::{Status, print};
+use crate::cli::{Explain, Form};
+use crate::file::diagnostic::{Diagnostic, Diagnostics, Sources, Span};
+use facts::Facts;
+use follow::{End, From, Ground, follow};
+use host::NodeHost;
+use input::{Input, Kind};
+use load::Loaded;
+use packet::Probe;
+use report::{Book as _, Report, Unread};
+
+/// What is needed to explain.
+struct Session {
+    sources: Sources,
+    diagnostics: Diagnostics,
+}
+
+/// Nothing more can be done; the diagnostics say why.
+struct Wrong;
+
+/// Explains a packet, or prints the matrix of hooks.
+pub(super) fn execute(args: &Explain) -> Status {
+    let mut session = Session { sources: Sources::default(), diagnostics: Diagnostics::default() };
+    let done = session.run(args);
+    session.diagnostics.print(&session.sources);
+    match done {
+        Ok(text) if !session.diagnostics.has_errors() => {
+            print(text);
+            Status::Held
+        }
+        _ => Status::BadInput,
+    }
+}
+
+impl Session {
+    fn error(&mut self, code: &'static str, message: impl Into<String>, help: &str) -> Wrong {
+        self.diagnostics.push(Diagnostic::placeless(code, message).help(help));
+        Wrong
+    }
+
+    fn run(&mut self, args: &Explain) -> Result<String, Wrong> {
+        let probe = args.packet.as_deref().map(|text| self.packet(text)).transpose();
+        let inputs = self.inputs(args);
+        let (probe, inputs) = (probe?, inputs?);
+        let family = match &probe {
+            Some(probe) if probe.packet.tuple.src().is_ipv6() => Family::V6,
+            _ => Family::V4,
+        };
+        let no_rules = inputs.is_empty();
+        let loaded = Loaded::new(inputs, family).map_err(|message| {
+            self.error("bad-rules", message, "the kernel would refuse these rules")
+        })?;
+        if args.hooks {
+            return Ok(hooks::render((!no_rules).then_some(&loaded)));
+        }
+        let probe = probe.ok_or(Wrong)?;
+        let facts = &loaded.facts;
+        let in_dev = args.in_dev.as_deref().map(|name| self.device(name)).transpose()?;
+        let mut host = if args.host.is_empty() {
+            let mut host = derive::host(&probe, in_dev, facts);
+            add_virtual_servers(&mut host, &loaded.ipvs);
+            host
+        } else {
+            self.host_files(&args.host)?
+        };
+        let from = self.entry(in_dev, &mut host)?;
+        let report = explain(args, &loaded, facts, &host, &probe, from);
+        Ok(match args.output {
+            Form::Text => {
+                let styled =
+                    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+                text::render(&report, styled)
+            }
+            Form::Json => format!("{:#}\n", json::render(&report)),
+            Form::Dot => dot::render(&report),
+        })
+    }
+
+    fn packet(&mut self, text: &str) -> Result<Probe, Wrong> {
+        packet::parse(text).map_err(|error| {
+            let file = self.sources.add("--packet", text.to_owned());
+            let span = Span::new(file, error.start, error.end);
+            self.diagnostics
+                .push(Diagnostic::error("bad-packet", span, error.message).help(error.help));
+            Wrong
+        })
+    }
+
+    /// Reads all files that are given, and tells what they are.
+    fn inputs(&mut self, args: &Explain) -> Result<Vec<(Input, Kind)>, Wrong> {
+        let mut inputs = Vec::new();
+        let mut wrong = false;
+        let named = args.rules.iter().map(|name| (name, None));
+        let conntrack = args.conntrack.iter().map(|name| (name, Some(Kind::Conntrack)));
+        let ipset = args.ipset.iter().map(|name| (name, Some(Kind::Ipset)));
+        let ipvs = args.ipvs.iter().map(|name| (name, Some(Kind::Ipvs)));
+        for (name, kind) in named.chain(conntrack).chain(ipset).chain(ipvs) {
+            let input = match Input::open(name) {
+                Ok(input) => input,
+                Err(message) => {
+                    self.error("unreadable", message, "give the name of a file, or - for stdin");
+                    wrong = true;
+                    continue;
+                }
+            };
+            match kind.or_else(|| input.kind()) {
+                Some(kind) => inputs.push((input, kind)),
+                None => {
+                    let message = format!("cannot tell what {} is", input.name);
+                    self.error(
+                        "unknown-text",
+                        message,
+                        "rules are the output of iptables-save, iptables -S, iptables -L, nft list, \
+                         ipset save, ipvsadm or conntrack -L, or a scenario",
+                    );
+                    wrong = true;
+                }
+            }
+        }
+        if wrong { Err(Wrong) } else { Ok(inputs) }
+    }
+
+    fn device(&mut self, name: &str) -> Result<DeviceName, Wrong> {
+        DeviceName::parse(name).map_err(|error: DeviceNameError| {
+            self.error("bad-device", error.to_string(), "as in `--in cni0`")
+        })
+    }
+
+    fn host_files(&mut self, files: &[String]) -> Result<NodeHost, Wrong> {
+        hostfile::read(files, &mut self.sources, &mut self.diagnostics).ok_or(Wrong)
+    }
+
+    fn entry(&mut self, in_dev: Option<DeviceName>, host: &mut NodeHost) -> Result<From, Wrong> {
+        let Some(name) = in_dev else {
+            return Ok(From::Local);
+        };
+        match host.find(name) {
+            Some(dev) => Ok(From::Device(dev)),
+            None => {
+                let devices: Vec<&str> =
+                    host.devices_mut().iter().map(|device| device.name.as_str()).collect();
+                let known = devices.join(", ");
+                let message = format!("the host has no device {}", name.as_str());
+                Err(self.error("no-device", message, &format!("it has {known}")))
+            }
+        }
+    }
+}
+
+/// Follows the packet and gathers what there is to say.
+fn explain(
+    args: &Explain,
+    loaded: &Loaded,
+    facts: &Facts,
+    host: &NodeHost,
+    probe: &Probe,
+    from: From,
+) -> Report {
+    let mut netns = Netns::default();
+    netns.memory_mut().sets = loaded.sets.clone();
+    let now = SimTime::ZERO;
+    let ground = Ground { rules: loaded, host, facts, netns: &netns, now };
+    let (exploration, assumed) = follow(&ground, probe, from, Limits::default());
+    let asked = &probe.packet;
+    let outcomes = report::outcomes(&exploration.main, asked, host, loaded);
+    let alternatives = report::alternatives(&exploration, asked, host, loaded);
+    let mut assumptions: Vec<String> = Vec::new();
+    if probe.port_assumed {
+        assumptions.push(format!("the packet comes from port {}", asked.tuple.src_part));
+    }
+    assumptions.extend(host.assumptions().map(str::to_owned));
+    assumptions.extend(assumed.texts());
+    if args.conntrack.is_empty() {
+        assumptions.push("no connection is known to the node (--conntrack gives some)".to_owned());
+    }
+    if loaded.has_match(keeps_state) {
+        assumptions.push(
+            "lists of recent are empty, buckets of limit full, counters of nth at their start"
+                .to_owned(),
+        );
+    }
+    let mut unsupported = unread(&exploration.asked(), loaded);
+    unsupported.extend(virtual_server(&loaded.ipvs, &exploration));
+    Report {
+        packet: describe(probe),
+        entry: match from {
+            From::Device(dev) => format!("in by {}", host.get(dev).name.as_str()),
+            From::Local => "made on the node".to_owned(),
+        },
+        outcomes,
+        unfollowed: exploration.main.unfollowed.clone(),
+        alternatives,
+        alternatives_left: exploration.alternatives_left,
+        unsupported,
+        assumptions,
+        many_files: loaded.has_many_files(),
+    }
+}
+
+/// IPVS takes packets that are for the host: its virtual addresses are the host's own.
+fn add_virtual_servers(host: &mut NodeHost, ipvs: &Ipvs) {
+    let addresses: BTreeSet<IpAddr> = ipvs
+        .services
+        .iter()
+        .filter_map(|service| match service.id {
+            ServiceId::Address(_, address, _) => Some(address),
+            ServiceId::Mark { .. } => None,
+        })
+        .collect();
+    if addresses.is_empty() {
+        return;
+    }
+    let dev = host.device(DeviceName::parse("kube-ipvs0").expect("a device name"));
+    let id = host.assume("kube-ipvs0 has the addresses of all virtual servers".to_owned());
+    for address in addresses {
+        if !host.is_own(address) {
+            let len = if address.is_ipv4() { 32 } else { 128 };
+            host.address(dev, address, len, Some(id));
+        }
+    }
+}
+
+/// Returns what is not modelled of a packet that reaches a virtual server.
+fn virtual_server(ipvs: &Ipvs, exploration: &Exploration<End>) -> Option<Unread> {
+    let reached = |tuple: &Tuple| {
+        ipvs.services.iter().find(|service| match service.id {
+            ServiceId::Address(protocol, address, port) => {
+                (protocol, address, port) == (tuple.protocol, tuple.dst(), tuple.dst_part)
+            }
+            ServiceId::Mark { .. } => false,
+        })
+    };
+    let service = exploration.main.ways.iter().find_map(|way| match &way.outcome.outcome {
+        Outcome::Local(delivery) => reached(&delivery.packet.tuple),
+        _ => None,
+    })?;
+    let servers: Vec<String> = service
+        .destinations
+        .iter()
+        .map(|server| SocketAddr::new(server.address, server.port).to_string())
+        .collect();
+    Some(Unread {
+        place: None,
+        text: format!("{} {}, to {}", service.id, service.scheduler, servers.join(", ")),
+        problem: "behind INPUT's filter, IPVS sends the packet on, which is not followed"
+            .to_owned(),
+        matters: true,
+    })
+}
+
+/// Returns what is not understood: what the packet has met, what is lost, and then the rest.
+fn unread(met: &[RuleRef], loaded: &Loaded) -> Vec<Unread> {
+    let mut unread: Vec<Unread> = Vec::new();
+    for &rule in met {
+        let (place, text) = (loaded.place(rule), loaded.text(rule));
+        if place.is_some() && unread.iter().any(|known| known.place == place) {
+            continue;
+        }
+        let problem = "may match, or not".to_owned();
+        unread.push(Unread { place, text, problem, matters: true });
+    }
+    let rules = loaded.places();
+    let mut others = Vec::new();
+    for remark in &loaded.remarks {
+        let place = remark.place.as_ref();
+        if let Some(known) =
+            unread.iter_mut().find(|known| place.is_some() && known.place == remark.place)
+        {
+            known.problem.clone_from(&remark.problem);
+            continue;
+        }
+        let is_rule = place.is_some_and(|place| {
+            loaded.file(&place.file).is_some_and(|file| rules.contains(&(file, place.line)))
+        });
+        others.push(Unread { matters: !is_rule, ..remark.clone() });
+    }
+    others.sort_by_key(|unread| !unread.matters);
+    unread.extend(others);
+    unread
+}
+
+/// Returns whether a condition depends on packets before this one.
+fn keeps_state(condition: &Match) -> bool {
+    matches!(
+        condition,
+        Match::Recent(_) | Match::Limit(_) | Match::Hashlimit(_) | Match::Nth { .. }
+    )
+}
+
+/// Returns a packet in the words of the command line.
+fn describe(probe: &Probe) -> String {
+    let packet = &probe.packet;
+    let tuple = &packet.tuple;
+    let mut text =
+        format!("{} {} > {}", tuple.protocol, follow::origin(tuple), follow::place(tuple));
+    if let Some(flags) = packet.tcp_flags() {
+        text.push_str(&format!(" {flags:?}"));
+    }
+    if tuple.protocol.is_icmp() {
+        let (kind, code) = tuple.icmp_kind();
+        text.push_str(&format!(" type {kind} code {code} id {}", tuple.src_part));
+    }
+    if packet.mark != 0 {
+        text.push_str(&format!(" mark {:#x}", packet.mark));
+    }
+    text
+}
