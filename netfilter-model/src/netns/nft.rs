@@ -1,5 +1,7 @@
 //! Chains of nftables at the hooks of a network namespace.
 
+use std::time::Duration;
+
 use super::step::reroute;
 use super::{DropReason, Flight, Netns, Stop};
 use crate::hook::Hook;
@@ -31,6 +33,18 @@ impl Netns {
     /// now on.
     pub fn nft_replaced(&mut self, ruleset: &nft::Ruleset, now: SimTime) {
         self.memory.nft.replaced(ruleset, now);
+    }
+
+    /// Returns the keys that a set of nftables which packets or time change holds now, and how
+    /// long each has to live; `None` for a set that has not been met yet, or does not change.
+    pub fn nft_elements(
+        &self,
+        ruleset: &nft::Ruleset,
+        (table, set): (usize, usize),
+        now: SimTime,
+    ) -> Option<Vec<(Box<[u128]>, Option<Duration>)>> {
+        let table = ruleset.tables().get(table)?;
+        self.memory.nft.elements(table, table.sets.get(set)?, now)
     }
 
     /// Runs a base chain that is not of type nat.

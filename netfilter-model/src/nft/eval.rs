@@ -360,7 +360,7 @@ impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, '_, H, D> {
 
 /// Returns k and whether the share is the complement, for a comparison that asks whether 31
 /// random bits are below k.
-pub(crate) fn random_share(comparison: &Comparison) -> Option<(u32, bool)> {
+fn random_share(comparison: &Comparison) -> Option<(u32, bool)> {
     let [Expr::Bits { of, and: 0x7fff_ffff, xor: 0 }] = comparison.left.as_slice() else {
         return None;
     };

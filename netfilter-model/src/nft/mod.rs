@@ -41,6 +41,5 @@ pub use ruleset::{BaseChain, Planned, Ruleset};
 pub use set::{Data, Element, Overlap, Range, Set, SetData, SetUse};
 pub use value::Type;
 
-pub(crate) use eval::random_share;
 pub(crate) use state::State;
 pub(crate) use walk::traverse;

@@ -45,6 +45,8 @@ pub struct Set {
     pub comment: Option<Arc<str>>,
     elements: Vec<Element>,
     index: Index,
+    /// The element for keys that are in no other.
+    catch_all: Option<u32>,
     /// The place of its state, if packets or time change it.
     pub(crate) state: Option<u32>,
 }
@@ -214,6 +216,7 @@ impl Set {
             comment: None,
             elements: Vec::new(),
             index: Index::Stale,
+            catch_all: None,
             state: None,
         }
     }
@@ -227,12 +230,14 @@ impl Set {
     pub fn extend(&mut self, elements: impl IntoIterator<Item = Element>) {
         self.elements.extend(elements);
         self.index = Index::Stale;
+        self.catch_all = None;
     }
 
     /// Removes all elements.
     pub fn clear(&mut self) {
         self.elements.clear();
         self.index = Index::Stale;
+        self.catch_all = None;
     }
 
     /// Removes the elements with these keys.
@@ -240,6 +245,7 @@ impl Set {
         let keys: std::collections::BTreeSet<&[Range]> = keys.iter().map(|key| &**key).collect();
         self.elements.retain(|element| !keys.contains(&*element.key));
         self.index = Index::Stale;
+        self.catch_all = None;
     }
 
     /// Returns the types of the values that elements map to.
@@ -258,7 +264,17 @@ impl Set {
     /// equal elements and merge ranges that overlap, maps keep the first.
     pub fn finish(&mut self) -> Vec<Overlap> {
         let mut overlaps = Vec::new();
-        let exact = self.elements.iter().all(|e| e.key.iter().all(|range| range.0 == range.1));
+        self.catch_all = None;
+        if self.elements.len() > 1 {
+            let all = |e: &Element| {
+                e.key.iter().zip(&self.key).all(|(range, of)| *range == (0, of.largest()))
+            };
+            self.catch_all = self.elements.iter().position(all).map(|at| at as u32);
+        }
+        let exact = (0..self.elements.len() as u32).all(|at| {
+            let element = &self.elements[at as usize];
+            Some(at) == self.catch_all || element.key.iter().all(|range| range.0 == range.1)
+        });
         self.index = if exact {
             self.index_exact(&mut overlaps)
         } else if self.key.len() == 1 {
@@ -269,39 +285,33 @@ impl Set {
         overlaps
     }
 
+    /// Returns the positions of the elements that are indexed.
+    fn indexed(&self) -> impl Iterator<Item = u32> + use<> {
+        let catch_all = self.catch_all;
+        (0..self.elements.len() as u32).filter(move |at| Some(*at) != catch_all)
+    }
+
     fn index_exact(&mut self, overlaps: &mut Vec<Overlap>) -> Index {
         let mut table: HashTable<u32> = HashTable::with_capacity(self.elements.len());
         let hash = |elements: &[Element], at: u32| {
             hash_key(elements[at as usize].key.iter().map(|range| range.0))
         };
-        let mut doubles = Vec::new();
-        for at in 0..self.elements.len() as u32 {
+        for at in self.indexed() {
             let elements = &self.elements;
             let same = |other: &u32| elements[*other as usize].key == elements[at as usize].key;
             let hashed = hash(elements, at);
             match table.find(hashed, same) {
-                Some(kept) => {
-                    overlaps.push(Overlap { kept: *kept as usize, other: at as usize });
-                    doubles.push(at);
-                }
+                Some(kept) => overlaps.push(Overlap { kept: *kept as usize, other: at as usize }),
                 None => {
                     table.insert_unique(hashed, at, |at| hash(elements, *at));
                 }
             }
         }
-        if doubles.is_empty() {
-            return Index::Exact(table);
-        }
-        let mut at = 0;
-        self.elements.retain(|_| {
-            at += 1;
-            doubles.binary_search(&(at - 1)).is_err()
-        });
-        self.index_exact(&mut Vec::new())
+        Index::Exact(table)
     }
 
     fn index_ranges(&mut self, overlaps: &mut Vec<Overlap>) -> Index {
-        let mut order: Vec<u32> = (0..self.elements.len() as u32).collect();
+        let mut order: Vec<u32> = self.indexed().collect();
         order.sort_by_key(|at| (self.elements[*at as usize].key[0], *at));
         let mut ranges: Vec<(u128, u128, u32)> = Vec::with_capacity(order.len());
         let merges = self.data == SetData::None;
@@ -326,7 +336,7 @@ impl Set {
 
     fn index_fields(&mut self, overlaps: &mut Vec<Overlap>) -> Index {
         let mut root = Node::default();
-        for at in 0..self.elements.len() as u32 {
+        for at in self.indexed() {
             if let Some(kept) = root.insert(&self.elements[at as usize].key, at) {
                 overlaps.push(Overlap { kept: kept as usize, other: at as usize });
             }
@@ -338,6 +348,11 @@ impl Set {
     /// Returns the position of the element that a key lies in.
     #[inline]
     pub(crate) fn find(&self, key: impl Iterator<Item = u128> + Clone) -> Option<usize> {
+        self.find_indexed(key).or(self.catch_all.map(|at| at as usize))
+    }
+
+    #[inline]
+    fn find_indexed(&self, key: impl Iterator<Item = u128> + Clone) -> Option<usize> {
         match &self.index {
             Index::Exact(table) => {
                 let same = |at: &u32| {
@@ -359,12 +374,10 @@ impl Set {
 
     /// Returns the same, looking at one element after the other.
     pub(crate) fn find_linear(&self, key: impl Iterator<Item = u128> + Clone) -> Option<usize> {
-        self.elements.iter().position(|element| {
-            element
-                .key
-                .iter()
-                .zip(key.clone())
-                .all(|((min, max), value)| (*min..=*max).contains(&value))
+        let mut at = self.indexed().map(|at| at as usize);
+        at.find(|at| {
+            let ranges = self.elements[*at].key.iter();
+            ranges.zip(key.clone()).all(|((min, max), value)| (*min..=*max).contains(&value))
         })
     }
 }

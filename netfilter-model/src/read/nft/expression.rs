@@ -37,36 +37,56 @@ impl Parser<'_> {
 
     /// Reads an expression with what is done to its bits.
     pub(super) fn masked(&mut self) -> Parsed<Expr> {
-        let of = self.primary()?;
-        let mut of = Operand::Expr(of);
-        // On the left of a comparison operators stand as they are applied.
-        loop {
-            let Some(operator) = self.bit_operator(&["&", "|", "^", "<<", ">>"]) else { break };
-            let bits_of = type_of(&of);
-            let right = self.bit_operand(bits_of)?;
-            of = apply(operator, of, right)?;
-        }
-        match of {
+        let of = self.masked_operand()?;
+        let bits_of = of.of_type();
+        match self.operators(Operand::Expr(of), 0, &mut |parser| parser.bit_operand(bits_of))? {
             Operand::Expr(expr) => Ok(expr),
             Operand::Constant(value) => Ok(Expr::literal(value, Type::Integer(32))),
         }
     }
 
-    fn bit_operator(&mut self, accepted: &[&str]) -> Option<&'static str> {
-        let operator = match self.kind()? {
-            Kind::Sign(sign @ ("&" | "|" | "^" | "<<" | ">>")) => sign,
-            Kind::Word("and") => "&",
-            Kind::Word("or") => "|",
-            Kind::Word("xor") => "^",
-            Kind::Word("lshift") => "<<",
-            Kind::Word("rshift") => ">>",
-            _ => return None,
-        };
-        if !accepted.contains(&operator) {
-            return None;
+    fn masked_operand(&mut self) -> Parsed<Expr> {
+        if !self.eat_sign("(") {
+            return self.primary();
         }
-        self.at += 1;
-        Some(operator)
+        self.deeper()?;
+        let inner = self.masked();
+        self.depth -= 1;
+        self.expect_sign(")")?;
+        inner
+    }
+
+    /// Applies the operators that follow and bind at least so strongly.
+    fn operators(
+        &mut self,
+        mut left: Operand,
+        least: u8,
+        operand: &mut dyn FnMut(&mut Self) -> Parsed<Operand>,
+    ) -> Parsed<Operand> {
+        while let Some((operator, strength)) = self.operator_ahead() {
+            if strength < least {
+                break;
+            }
+            self.at += 1;
+            let right = operand(self)?;
+            self.deeper()?;
+            let right = self.operators(right, strength + 1, operand);
+            self.depth -= 1;
+            left = apply(operator, left, right?)?;
+        }
+        Ok(left)
+    }
+
+    /// Returns the operator that is next, and how strongly it binds.
+    fn operator_ahead(&self) -> Option<(&'static str, u8)> {
+        Some(match self.kind()? {
+            Kind::Sign("|") | Kind::Word("or") => ("|", 0),
+            Kind::Sign("^") | Kind::Word("xor") => ("^", 1),
+            Kind::Sign("&") | Kind::Word("and") => ("&", 2),
+            Kind::Sign("<<") | Kind::Word("lshift") => ("<<", 3),
+            Kind::Sign(">>") | Kind::Word("rshift") => (">>", 3),
+            _ => return None,
+        })
     }
 
     /// Reads a constant of a type, or several in parentheses.
@@ -95,29 +115,24 @@ impl Parser<'_> {
 
     /// Reads what a statement sets something to.
     pub(super) fn assigned(&mut self, of: Type) -> Parsed<Expr> {
-        match self.or_chain(of)? {
+        let left = self.operand(of)?;
+        match self.operators(left, 0, &mut |parser| parser.operand(of))? {
             Operand::Expr(expr) => Ok(expr),
             Operand::Constant(value) => Ok(Expr::literal(value, of)),
         }
     }
 
-    fn or_chain(&mut self, of: Type) -> Parsed<Operand> {
-        self.operator_chain(of, &[&["|"], &["^"], &["&"], &["<<", ">>"]])
-    }
-
-    fn operator_chain(&mut self, of: Type, levels: &[&[&str]]) -> Parsed<Operand> {
-        let Some((accepted, deeper)) = levels.split_first() else {
-            return self.operand(of);
-        };
-        let mut left = self.operator_chain(of, deeper)?;
-        while let Some(operator) = self.bit_operator(accepted) {
-            let right = self.operator_chain(of, deeper)?;
-            left = apply(operator, left, right)?;
-        }
-        Ok(left)
-    }
-
     fn operand(&mut self, of: Type) -> Parsed<Operand> {
+        if self.eat_sign("(") {
+            self.deeper()?;
+            let inner = self.assigned(of);
+            self.depth -= 1;
+            self.expect_sign(")")?;
+            return Ok(match inner? {
+                Expr::Literal(value, _) => Operand::Constant(value),
+                expr => Operand::Expr(expr),
+            });
+        }
         if let Some(Kind::Word(word)) = self.kind()
             && let Some(value) = of.parse(word).or_else(|| parse_number(word))
         {
@@ -273,7 +288,10 @@ impl Parser<'_> {
 
     fn jhash(&mut self) -> Parsed<Expr> {
         let line = self.line();
-        let of = self.concatenation()?;
+        self.deeper()?;
+        let of = self.concatenation();
+        self.depth -= 1;
+        let of = of?;
         let (modulus, seed, offset) = self.modulus()?;
         if seed.is_none() {
             self.remark(line, "the seed of this hash is the kernel's secret: taken for 0");
@@ -481,13 +499,6 @@ impl Parser<'_> {
             }
             word => return fail(format!("{word:?} is no verdict")),
         })
-    }
-}
-
-fn type_of(operand: &Operand) -> Type {
-    match operand {
-        Operand::Expr(expr) => expr.of_type(),
-        Operand::Constant(_) => Type::Integer(128),
     }
 }
 

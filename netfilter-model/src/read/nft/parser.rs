@@ -97,6 +97,8 @@ pub(super) struct Parser<'t> {
     pub(super) drafts: Vec<Draft>,
     /// The table that is being read, among them.
     pub(super) current: Option<usize>,
+    /// How deep expressions and sets are nested.
+    pub(super) depth: u32,
     /// Verdicts and addresses are of this family.
     pub(super) family: Family,
 }
@@ -112,8 +114,19 @@ impl<'t> Parser<'t> {
             file,
             drafts: Vec::new(),
             current: None,
+            depth: 0,
             family: Family::Ip,
         }
+    }
+
+    /// Goes one level deeper into expressions; there is an end to it.
+    pub(super) fn deeper(&mut self) -> Parsed<()> {
+        const DEPTH_MAX: u32 = 24;
+        if self.depth >= DEPTH_MAX {
+            return fail("nested too deeply");
+        }
+        self.depth += 1;
+        Ok(())
     }
 
     /// Returns the table that is being read.

@@ -448,6 +448,13 @@ impl Parser<'_> {
                 self.at += 1;
                 return Ok(NatValue::Range(value, value));
             }
+            if let Some((first, last)) = word.split_once("]-[")
+                && let Some(min) = first.strip_prefix('[').and_then(|first| of.parse(first))
+                && let Some(max) = last.strip_suffix(']').and_then(|last| of.parse(last))
+            {
+                self.at += 1;
+                return Ok(NatValue::Range(min, max));
+            }
             let start = self.at;
             if let Ok((min, max)) = self.range(of) {
                 return Ok(NatValue::Range(min, max));
