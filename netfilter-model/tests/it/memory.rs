@@ -19,6 +19,7 @@ use netfilter_model::tuple::{Protocol, Tuple};
 
 use crate::kernel::Node;
 use crate::lab::{Lab, Tool, skip};
+use crate::raw::Sender;
 
 const C0: DeviceId = DeviceId(1);
 
@@ -105,7 +106,7 @@ fn agree(test: &str, sets: &str, rules: &str, bursts: &Bursts) {
         {
             return skip(&test, &reason);
         }
-        let mut sender = match lab.sender("c") {
+        let mut sender = match Sender::start(&lab, "c") {
             Ok(sender) => sender,
             Err(reason) => return skip(&test, &reason),
         };
