@@ -67,34 +67,34 @@ impl<'t> Reader<'t> {
         if self.listing.is_some() && self.listing_line(line, text) {
             return;
         }
-        let prompted = pasted_command(text);
-        let command = prompted.unwrap_or(text);
-        let mut words = command.split_whitespace().peekable();
-        let mut named = false;
-        while let Some(word) = words.peek() {
-            let program = word.rsplit('/').next().unwrap_or(word);
-            if !matches!(program, "sudo" | "ipset") {
-                break;
-            }
-            named |= program == "ipset";
-            words.next();
+        if self.script_line(line, text) {
+            return;
         }
-        let rest: Vec<&str> = words.collect();
-        if let Some((verb, arguments)) = rest.split_first() {
-            let at = arguments.first().map_or(command.len(), |word| offset(command, word));
-            if self.command(line, verb, arguments, &command[at..]) {
-                return;
-            }
+        let prompted = pasted_command(text);
+        if prompted.is_some_and(|command| self.script_line(line, command)) {
+            return;
         }
         if text.starts_with('#') && prompted.is_none() {
             return;
         }
-        let problem = if prompted.is_some() || named {
+        let program = text.split_whitespace().next();
+        let problem = if prompted.is_some() || program.is_some_and(is_program) {
             "a shell's prompt or command, not its output"
         } else {
             "no line that ipset prints"
         };
         self.remark(line, problem);
+    }
+
+    /// Takes a command with or without the name of the program, and returns whether it is one.
+    fn script_line(&mut self, line: Line<'t>, text: &'t str) -> bool {
+        let words = text.split_whitespace().skip_while(|word| is_program(word));
+        let words: Vec<&str> = words.collect();
+        let Some((verb, arguments)) = words.split_first() else {
+            return false;
+        };
+        let at = arguments.first().map_or(text.len(), |word| offset(text, word));
+        self.command(line, verb, arguments, &text[at..])
     }
 
     /// Takes a line of a listing, and returns whether it is one.
@@ -311,6 +311,11 @@ impl<'t> Reader<'t> {
             self.remark(line, problem);
         }
     }
+}
+
+/// Returns whether a word begins a command of ipset.
+fn is_program(word: &str) -> bool {
+    matches!(word.rsplit('/').next(), Some("sudo" | "ipset"))
 }
 
 /// Returns where a word that is a part of the text stands in it.

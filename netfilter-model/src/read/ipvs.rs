@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use super::{Line, Read, Remark, lines, pasted_command};
 use crate::ipvs::{Destination, Forward, Ipvs, Persistence, Service, ServiceId};
@@ -141,6 +142,9 @@ impl Reader {
             Some((scheduler, options)) if !counts(scheduler) => (*scheduler, options),
             _ => ("", &[][..]),
         };
+        if !scheduler.is_empty() && !is_name(scheduler) {
+            return Err(format!("{scheduler:?} is no scheduler"));
+        }
         let mut service = Service::new(id, scheduler);
         let mut problem =
             scheduler.is_empty().then(|| "the line does not show the scheduler".to_owned());
@@ -164,12 +168,19 @@ impl Reader {
                 }
                 "ops" => service.one_packet = true,
                 "pe" => {
-                    service.engine = (!value.is_empty()).then(|| value.into());
+                    if is_name(value) {
+                        service.engine = Some(value.into());
+                    } else {
+                        problem = Some(format!("{value:?} is no persistence engine"));
+                    }
                     taken = 2;
                 }
                 flags if flags.starts_with('(') && flags.ends_with(')') => {
-                    let flags = flags.trim_matches(['(', ')']).split(',');
-                    service.flags = flags.map(Into::into).collect();
+                    let flags = flags.trim_matches(['(', ')']);
+                    match read_flags(flags) {
+                        Some(flags) => service.flags = flags,
+                        None => problem = Some(format!("{flags:?} are no flags")),
+                    }
                 }
                 other => problem = Some(format!("unknown flag {other:?}")),
             }
@@ -197,6 +208,9 @@ impl Reader {
         let mut options = Options::new(options);
         let id = options.service()?;
         let scheduler = options.value(&["-s", "--scheduler"]).unwrap_or("wlc");
+        if !is_name(scheduler) {
+            return Err(format!("{scheduler:?} is no scheduler"));
+        }
         let mut service = Service::new(id, scheduler);
         if let Some(timeout) = options.optional(&["-p", "--persistent"]) {
             // Kernel: ip_vs.h, IP_VS_TEMPLATE_TIMEOUT
@@ -209,9 +223,12 @@ impl Reader {
             service.persistence = Some(Persistence { timeout, len });
         }
         service.one_packet = options.flag(&["-o", "--ops"]);
-        service.engine = options.value(&["--pe"]).map(Into::into);
+        if let Some(engine) = options.value(&["--pe"]) {
+            let legal = is_name(engine).then(|| engine.into());
+            service.engine = Some(legal.ok_or_else(|| format!("{engine:?} is no engine"))?);
+        }
         if let Some(flags) = options.value(&["-b", "--sched-flags"]) {
-            service.flags = flags.split(',').map(Into::into).collect();
+            service.flags = read_flags(flags).ok_or_else(|| format!("{flags:?} are no flags"))?;
         }
         self.push(service)?;
         options.end()
@@ -251,6 +268,16 @@ impl Reader {
         self.ipvs.services[at].destinations.push(destination);
         options.end()
     }
+}
+
+/// Returns whether a word may be the name of a scheduler, a flag or an engine.
+fn is_name(word: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    word.starts_with(|c: char| c.is_ascii_alphabetic()) && word.chars().all(legal)
+}
+
+fn read_flags(text: &str) -> Option<Vec<Arc<str>>> {
+    text.split(',').map(|flag| is_name(flag).then(|| flag.into())).collect()
 }
 
 fn id_is_v6(id: &ServiceId) -> bool {

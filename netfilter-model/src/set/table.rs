@@ -24,8 +24,10 @@ pub struct Set {
     lens: [Lens; 2],
     /// The devices of each network of a `hash:net,iface`.
     devices: BTreeMap<(u128, u8, bool), Vec<Key>>,
-    /// The members of a list.
-    members: Vec<(Arc<str>, Kept)>,
+    /// The members of a list, in the order in which they were added.
+    members: BTreeMap<u64, (Arc<str>, Kept)>,
+    /// Their places.
+    member_places: BTreeMap<Arc<str>, u64>,
     /// Elements are missing that are not known.
     incomplete: bool,
 }
@@ -86,7 +88,8 @@ impl Set {
             table: HashTable::new(),
             lens: Default::default(),
             devices: BTreeMap::new(),
-            members: Vec::new(),
+            members: BTreeMap::new(),
+            member_places: BTreeMap::new(),
             incomplete: false,
         }
     }
@@ -149,14 +152,14 @@ impl Set {
         found.sort_unstable_by_key(|(key, _)| *key);
         let (kind, v6) = (self.header.kind, self.header.v6);
         let elements = found.into_iter().map(|(key, kept)| element(key.parts(kind, v6), kept));
-        let members = self.members.iter().filter(|(_, kept)| kept.lives(now));
+        let members = self.members.values().filter(|(_, kept)| kept.lives(now));
         let members = members.map(|(name, kept)| element(vec![Part::Set(name.clone())], kept));
         elements.chain(members).collect()
     }
 
     /// Returns the sets of a list.
     pub(super) fn members(&self, now: SimTime) -> impl Iterator<Item = &Arc<str>> {
-        self.members.iter().filter(move |(_, kept)| kept.lives(now)).map(|(name, _)| name)
+        self.members.values().filter(move |(_, kept)| kept.lives(now)).map(|(name, _)| name)
     }
 
     /// Adds an element. With `exist`, one that is there gets its timeout anew.
@@ -185,8 +188,8 @@ impl Set {
     pub fn delete(&mut self, element: &Element, now: SimTime) -> Result<(), SetError> {
         self.check(element)?;
         if let [Part::Set(name)] = element.parts.as_slice() {
-            let at = self.members.iter().position(|(member, _)| member == name);
-            self.members.remove(at.ok_or(SetError::Missing)?);
+            let at = self.member_places.remove(name).ok_or(SetError::Missing)?;
+            self.members.remove(&at);
             return Ok(());
         }
         self.delete_key(&self.normal(element.key()), now)
@@ -200,7 +203,8 @@ impl Set {
     /// Returns whether an element is in the set as it stands, networks not being looked into.
     pub fn contains(&self, element: &Element, now: SimTime) -> bool {
         if let [Part::Set(name)] = element.parts.as_slice() {
-            return self.members(now).any(|member| member == name);
+            let place = self.member_places.get(name);
+            return place.is_some_and(|at| self.members[at].1.lives(now));
         }
         self.check(element).is_ok()
             && self.find(&self.normal(element.key())).is_some_and(|(_, kept)| kept.lives(now))
@@ -275,14 +279,17 @@ impl Set {
         exist: bool,
         now: SimTime,
     ) -> Result<(), SetError> {
-        if let Some((_, old)) = self.members.iter_mut().find(|(member, _)| member == name) {
+        let place = self.member_places.get(name);
+        if let Some((_, old)) = place.and_then(|at| self.members.get_mut(at)) {
             if old.lives(now) && !exist {
                 return Err(SetError::Exists);
             }
             *old = kept;
             return Ok(());
         }
-        self.members.push((name.clone(), kept));
+        let at = self.members.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.members.insert(at, (name.clone(), kept));
+        self.member_places.insert(name.clone(), at);
         Ok(())
     }
 
