@@ -81,8 +81,10 @@ impl Sight<'_> {
                     key.extra = dev.ok_or(NoKey::Absent)?.bits();
                 }
                 Dimension::Mac => match (side, self.source) {
-                    (SetSide::Source, Some(mac)) if mac != [0; 6] => key.extra = mac_bits(mac),
-                    (SetSide::Source, _) => return Err(NoKey::Absent),
+                    (SetSide::Source, Some([0, 0, 0, 0, 0, 0])) => return Err(NoKey::Absent),
+                    (SetSide::Source, Some(mac)) => key.extra = mac_bits(mac),
+                    (SetSide::Source, None) if self.in_dev.is_none() => return Err(NoKey::Absent),
+                    (SetSide::Source, None) => return Err(NoKey::Unknown),
                     (SetSide::Destination, _) => return Err(NoKey::Unknown),
                 },
                 Dimension::Mark => key.extra = u128::from(self.packet.mark & header.markmask()),

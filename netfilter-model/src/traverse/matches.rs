@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::conntrack::Direction;
 use crate::device::DeviceId;
 use crate::host::{Draws, Host, Route, RouteQuery, Socket};
-use crate::packet::{L4, Packet};
+use crate::packet::{L4, Packet, TcpFlags};
 use crate::prefix::Prefix;
 use crate::rule::{
     AddrType, AddrTypeMatch, ConntrackMatch, CtAddress, DeviceMatch, FlagsMatch, FrameKind,
@@ -32,14 +32,18 @@ pub(super) fn rule_matches<H: Host, D: Draws>(
         | Match::Limit(_)
         | Match::Hashlimit(_)
         | Match::Nth { .. }
-        | Match::Unsupported(_) => remembers(condition, i as u32, rule, packet, cx, key),
+        | Match::Mac { .. }
+        | Match::Sctp(_)
+        | Match::Tcpmss { .. }
+        | Match::Unsupported(_) => ask(condition, i as u32, rule, packet, cx, key),
         condition => holds(condition, packet, cx),
     })
 }
 
-/// Decides a match that looks at or changes what is kept between packets.
+/// Decides a match that looks at or changes what is kept between packets, or that may ask for what
+/// is not known of this one.
 #[inline(never)]
-fn remembers<H: Host, D: Draws>(
+fn ask<H: Host, D: Draws>(
     condition: &Match,
     place: u32,
     rule: &Rule,
@@ -61,6 +65,19 @@ fn remembers<H: Host, D: Draws>(
             Some(cx.memory.recent_matches(recent, packet, ttl, now))
         }
         Match::Set(wanted) => set_matches(wanted, packet, cx),
+        // Kernel: xt_mac.c, mac_mt: what has no frame does not match, inverted or not
+        Match::Mac { address, invert } => match cx.ingress {
+            Some(ingress) => ingress.source.map(|source| (source == *address) != *invert),
+            None => Some(false),
+        },
+        Match::Sctp(sctp) => {
+            let tuple = &packet.tuple;
+            let fits = !packet.is_later_fragment()
+                && ports_match(sctp.sport, tuple.src_part)
+                && ports_match(sctp.dport, tuple.dst_part);
+            (sctp.chunks.is_none() || !fits).then_some(fits)
+        }
+        Match::Tcpmss { min, max, invert } => tcpmss_matches(*min, *max, *invert, packet),
         _ => None,
     };
     decided.unwrap_or_else(|| {
@@ -85,6 +102,20 @@ fn set_matches<H: Host, D>(
         return None;
     }
     Some(found != wanted.invert)
+}
+
+/// Returns whether the segment announces a size in the range; `None` if that is not known.
+// Kernel: xt_tcpmss.c, tcpmss_mt
+fn tcpmss_matches(min: u16, max: u16, invert: bool, packet: &Packet) -> Option<bool> {
+    match packet.l4 {
+        L4::Tcp { .. } if packet.is_later_fragment() => Some(false),
+        L4::Tcp { flags, segment: None } if flags.contains(TcpFlags::SYN) => None,
+        L4::Tcp { segment, .. } => {
+            let mss = segment.map_or(0, |segment| segment.mss);
+            Some((mss != 0 && min <= mss && mss <= max) != invert)
+        }
+        _ => Some(false),
+    }
 }
 
 /// Returns whether the options make a match depend on counters.
@@ -116,11 +147,7 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
         }
         Match::Fragment { invert } => packet.is_later_fragment() != *invert,
         // No header, no match.
-        Match::Tcp { .. }
-        | Match::Udp { .. }
-        | Match::Icmp { .. }
-        | Match::Multiport(_)
-        | Match::Sctp(_)
+        Match::Tcp { .. } | Match::Udp { .. } | Match::Icmp { .. } | Match::Multiport(_)
             if packet.is_later_fragment() =>
         {
             false
@@ -140,9 +167,6 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
         },
         Match::Udp { sport, dport } => {
             ports_match(*sport, tuple.src_part) && ports_match(*dport, tuple.dst_part)
-        }
-        Match::Sctp(sctp) => {
-            ports_match(sctp.sport, tuple.src_part) && ports_match(sctp.dport, tuple.dst_part)
         }
         Match::Multiport(multiport) => multiport.matches(tuple),
         Match::Icmp { kind, code, invert } => {
@@ -176,10 +200,6 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
         }
         Match::Comment(_) => true,
         Match::Physdev(wanted) => physdev_matches(wanted, cx),
-        Match::Mac { address, invert } => match cx.ingress.and_then(|ingress| ingress.source) {
-            Some(source) => (source == *address) != *invert,
-            None => false,
-        },
         Match::Iprange(range) => {
             let lies = |wanted: &Option<Invertible<(IpAddr, IpAddr)>>, address: IpAddr| {
                 wanted.is_none_or(|Invertible { value: (min, max), invert }| {
@@ -203,15 +223,6 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
             (u32::from(*min) <= packet.len && packet.len <= u32::from(*max)) != *invert
         }
         Match::Tos { value, mask, invert, .. } => (packet.tos & mask == *value) != *invert,
-        Match::Tcpmss { min, max, invert } => match packet.l4 {
-            // Kernel: xt_tcpmss.c, tcpmss_mt
-            L4::Tcp { .. } if packet.is_later_fragment() => false,
-            L4::Tcp { segment, .. } => {
-                let mss = segment.map_or(0, |segment| segment.mss);
-                (mss != 0 && *min <= mss && mss <= *max) != *invert
-            }
-            _ => false,
-        },
         Match::Rpfilter(wanted) => rpfilter_matches(*wanted, packet, cx),
         Match::Fixed { holds, .. } => *holds,
         Match::Random { .. }
@@ -220,6 +231,9 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
         | Match::Set(_)
         | Match::Limit(_)
         | Match::Hashlimit(_)
+        | Match::Mac { .. }
+        | Match::Sctp(_)
+        | Match::Tcpmss { .. }
         | Match::Unsupported(_) => unreachable!("is decided with its rule"),
     }
 }

@@ -7,8 +7,9 @@ use crate::conntrack::{Conntrack, Sysctls};
 use crate::hook::Hook;
 use crate::packet::{L4, Segment, TcpFlags};
 use crate::rule::{
-    AddrTypeMatch, Base, FlagsMatch, Fragment, FragmentId, FragmentView, LimitIface, Match, Origin,
-    PortMatch, Probability, RpfilterMatch, Ruleset, RulesetBuilder, SlotHit, SlotId, Target,
+    AddrTypeMatch, Base, FlagsMatch, Fragment, FragmentId, FragmentView, Invertible, LimitIface,
+    Match, Origin, PortMatch, Probability, RpfilterMatch, Ruleset, RulesetBuilder, SlotHit, SlotId,
+    Target,
 };
 use crate::testing::*;
 use crate::tuple::{Protocol, Tuple};
@@ -669,4 +670,60 @@ fn state_of_rules_goes_with_the_table_and_names_stay_while_they_are_used() {
     let _ = accept(&set, &mut memory);
     memory.ruleset_loaded(&dropping(&recent(Check, Some(64))));
     assert_eq!(memory.recent("seen").map(Iterator::count), Some(0), "a list that grows is emptied");
+}
+
+#[test]
+fn what_is_not_known_of_a_packet_is_asked() {
+    struct Both(u32);
+    impl Draws for Both {
+        fn draw(&mut self, _: u32) -> u64 {
+            0
+        }
+
+        fn unsupported(&mut self, _: RuleRef) -> bool {
+            self.0 += 1;
+            true
+        }
+    }
+    let tcp_packet = packet();
+    let sctp = Packet {
+        tuple: Tuple::v4(Protocol::SCTP, CLIENT, 1000, VIP, 80),
+        l4: L4::Other,
+        ..packet()
+    };
+    let chunks = |port| {
+        let types = Invertible { value: "all INIT".into(), invert: false };
+        let dport = Some(PortMatch::one(port));
+        Match::Sctp(Box::new(crate::rule::SctpMatch { sport: None, dport, chunks: Some(types) }))
+    };
+    let set = crate::rule::SetMatch {
+        name: "nowhere".into(),
+        sides: vec![crate::rule::SetSide::Source],
+        return_nomatch: false,
+        counters: None,
+        invert: true,
+    };
+    let mac = Match::Mac { address: [2; 6], invert: false };
+    let cases = [
+        (tcp_packet, Protocol::TCP, Match::Tcpmss { min: 1, max: 9, invert: false }, 1),
+        (tcp_packet, Protocol::TCP, mac, 1),
+        (tcp_packet, Protocol::TCP, Match::Set(Box::new(set)), 1),
+        (sctp, Protocol::SCTP, chunks(80), 1),
+        (sctp, Protocol::SCTP, chunks(81), 0),
+    ];
+    for (packet, protocol, condition, expected) in cases {
+        let text = format!("{condition:?}");
+        let mut builder = RulesetBuilder::new();
+        let chain = builder.builtin(Table::Filter, Hook::Forward);
+        let drop = rule().protocol(protocol).with(condition).then(Target::Drop);
+        builder.append(Table::Filter, chain, drop);
+        let rules = builder.build().unwrap();
+        let (mut both, host) = (Both(0), Node::default());
+        let env =
+            crate::host::Env { now: SimTime::ZERO, host: &host, rules: &rules, draws: &mut both };
+        let mut env = env;
+        let outcome = crate::netns::Netns::default().receive(packet, CNI0, &mut env);
+        let dropped = matches!(outcome, crate::netns::Outcome::Dropped(_));
+        assert_eq!((both.0, dropped), (expected, expected == 1), "{text}");
+    }
 }
