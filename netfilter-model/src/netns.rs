@@ -468,7 +468,16 @@ impl Netns {
         let (ct, dnat) = self.tracked(&flight);
         let Flight { packet, evaluated, .. } = flight;
         let drop = Drop { packet, hook: stop.hook, reason: stop.reason, ct, dnat, evaluated };
-        let answer = stop.tell.and_then(|with| self.answer(&flight, with, env));
+        let routing = matches!(
+            stop.reason,
+            DropReason::Unreachable | DropReason::Prohibited | DropReason::NoRoute
+        );
+        let tell = stop.tell.filter(|_| {
+            !routing || !packet.tuple.is_ipv4() || {
+                self.icmp_limit.allow_routing(env.now, packet.tuple.src())
+            }
+        });
+        let answer = tell.and_then(|with| self.answer(&flight, with, env));
         match answer {
             None => Stopped::Dropped(drop),
             Some(answer) => Stopped::Rejected(Box::new(Rejection { drop, answer })),

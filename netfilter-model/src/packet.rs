@@ -130,7 +130,6 @@ pub enum IcmpError {
 
 impl IcmpError {
     /// Returns type and code in ICMP for IPv4.
-    // Simplified: errors of ICMPv6 carry these numbers too.
     pub const fn kind(self) -> (u8, u8) {
         match self {
             IcmpError::NetUnreachable => (3, 0),
@@ -142,6 +141,23 @@ impl IcmpError {
             IcmpError::HostProhibited => (3, 10),
             IcmpError::AdminProhibited => (3, 13),
             IcmpError::TimeExceeded => (11, 0),
+            IcmpError::Other(kind, code) => (kind, code),
+        }
+    }
+
+    /// Returns type and code in ICMPv6.
+    pub const fn kind6(self) -> (u8, u8) {
+        match self {
+            IcmpError::NetUnreachable => (1, 0),
+            IcmpError::NetProhibited | IcmpError::HostProhibited | IcmpError::AdminProhibited => {
+                (1, 1)
+            }
+            IcmpError::HostUnreachable => (1, 3),
+            IcmpError::PortUnreachable => (1, 4),
+            IcmpError::FragmentationNeeded => (2, 0),
+            IcmpError::TimeExceeded => (3, 0),
+            // An unknown next header is a problem with a parameter.
+            IcmpError::ProtocolUnreachable => (4, 1),
             IcmpError::Other(kind, code) => (kind, code),
         }
     }
@@ -304,8 +320,10 @@ impl Packet {
     ///
     /// If `from` is of another family than the packet.
     pub fn icmp_error(about: &Packet, kind: IcmpError, from: std::net::IpAddr) -> Packet {
-        let (icmp_type, code) = kind.kind();
-        let protocol = if from.is_ipv4() { Protocol::ICMP } else { Protocol::ICMPV6 };
+        let (protocol, (icmp_type, code)) = match from {
+            std::net::IpAddr::V4(_) => (Protocol::ICMP, kind.kind()),
+            std::net::IpAddr::V6(_) => (Protocol::ICMPV6, kind.kind6()),
+        };
         let part = u16::from(icmp_type) << 8 | u16::from(code);
         let tuple = Tuple::try_new(protocol, from, 0, about.tuple.src(), part)
             .unwrap_or_else(|| panic!("error from {from} about {:?}", about.tuple));
@@ -366,5 +384,46 @@ impl Packet {
     /// Returns whether this packet is an ICMP error.
     pub const fn is_icmp_error(&self) -> bool {
         matches!(self.l4, L4::IcmpError { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn icmp_errors_have_the_numbers_of_their_family() {
+        let kind = IcmpError::PortUnreachable;
+        for (src, dst, expected) in
+            [("10.0.0.1", "10.0.0.2", (3, 3)), ("fd00::1", "fd00::2", (1, 4))]
+        {
+            let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+            let about = Tuple::try_new(Protocol::UDP, src, 1, dst, 2).unwrap();
+            let error = Packet::icmp_error(&Packet::udp(1, about, 60), kind, dst);
+            assert_eq!(error.tuple.icmp_kind(), expected);
+        }
+        for kind in 0..=12 {
+            for code in 0..=15 {
+                assert_eq!(IcmpError::of_kind(kind, code).kind(), (kind, code));
+            }
+        }
+    }
+
+    #[test]
+    fn resets_answer_at_the_acknowledgement_number() {
+        let tuple = Tuple::v4(Protocol::TCP, [10, 0, 0, 1].into(), 1, [10, 0, 0, 2].into(), 2);
+        let segment = |flags, seq, ack, data| {
+            let segment = Some(Segment { seq, ack, data, ..Segment::default() });
+            Packet::new(1, tuple, L4::Tcp { flags, segment }, 40)
+        };
+        let numbers = |about: &Packet| match Packet::tcp_reset(1, about)?.l4 {
+            L4::Tcp { flags, segment: Some(segment) } => Some((flags, segment.seq, segment.ack)),
+            _ => None,
+        };
+        let syn = segment(TcpFlags::SYN, 7, 0, 0);
+        assert_eq!(numbers(&syn), Some((TcpFlags::RST | TcpFlags::ACK, 0, 8)));
+        let data = segment(TcpFlags::ACK, 7, 50, 10);
+        assert_eq!(numbers(&data), Some((TcpFlags::RST, 50, 0)));
+        assert_eq!(numbers(&segment(TcpFlags::RST, 7, 0, 0)), None);
     }
 }

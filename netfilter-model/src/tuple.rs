@@ -20,6 +20,8 @@ impl Protocol {
     pub const SCTP: Protocol = Protocol(132);
     /// DCCP.
     pub const DCCP: Protocol = Protocol(33);
+    /// Generic routing encapsulation.
+    pub const GRE: Protocol = Protocol(47);
     /// UDP-Lite.
     pub const UDPLITE: Protocol = Protocol(136);
 

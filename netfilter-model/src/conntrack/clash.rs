@@ -66,7 +66,7 @@ impl Conntrack {
 
     /// Returns the live entry that is found by the tuple of a direction of a tentative one.
     #[inline]
-    fn find_exact(
+    pub(super) fn find_exact(
         &mut self,
         now: SimTime,
         entry: &Entry,

@@ -12,6 +12,8 @@
 
 mod clash;
 mod entry;
+mod filter;
+mod listing;
 mod room;
 mod source;
 mod table;
@@ -24,6 +26,8 @@ use crate::rule::{ConnmarkOp, CtStates, CtTarget, Zone, ZoneSide};
 
 pub(crate) use clash::{Confirmed, Unconfirmed};
 pub use entry::{CtInfo, Direction, Entry, Status};
+pub use filter::{Filter, FilterError, TupleFilter};
+pub use listing::{Listing, TupleTaken};
 pub use table::Conntrack;
 pub use tcp::TcpState;
 pub use timeout::Sysctls;

@@ -213,7 +213,7 @@ impl Conntrack {
             L4::Other => Some(match packet.tuple.protocol {
                 Protocol::UDPLITE => (ProtocolState::UdpLite, sysctls.udp_timeout),
                 Protocol::SCTP => (ProtocolState::Sctp, sysctls.sctp_timeout_cookie_wait),
-                Protocol(47) => (ProtocolState::Gre, sysctls.gre_timeout),
+                Protocol::GRE => (ProtocolState::Gre, sysctls.gre_timeout),
                 _ => (ProtocolState::Other, sysctls.generic_timeout),
             }),
             L4::IcmpError { .. } => None,

@@ -13,6 +13,11 @@ const RATE: Duration = Duration::from_secs(1);
 /// So many errors at once to a destination.
 // Kernel: inetpeer.c, XRLIM_BURST_FACTOR
 const BURST: u32 = 6;
+/// What a routing error costs before it is asked whether it may be sent, and how much of that may
+/// be saved.
+// Kernel: net.ipv4.route.error_cost, error_burst
+const ROUTE_COST: Duration = Duration::from_secs(1);
+const ROUTE_BURST: u32 = 5;
 /// Errors per second to all destinations.
 // Kernel: net.ipv4.icmp_msgs_per_sec
 const ALL_PER_SECOND: u64 = 1000;
@@ -69,17 +74,28 @@ impl IcmpLimit {
         true
     }
 
+    /// Returns whether an error about a packet that no route takes is asked for at all; if so it
+    /// must be allowed, too. Both take from the same bucket.
+    // Kernel: route.c, ip_error
+    pub(super) fn allow_routing(&mut self, now: SimTime, to: IpAddr) -> bool {
+        self.take(now, to, ROUTE_COST, ROUTE_COST * ROUTE_BURST)
+    }
+
     // Kernel: inetpeer.c, inet_peer_xrlim_allow
     fn allow_peer(&mut self, now: SimTime, to: IpAddr) -> bool {
-        let full = self.rate * BURST;
+        self.take(now, to, self.rate, self.rate * BURST)
+    }
+
+    fn take(&mut self, now: SimTime, to: IpAddr, cost: Duration, full: Duration) -> bool {
         if self.peers.len() >= self.sweep_len {
-            self.peers.retain(|_, bucket| bucket.tokens + (now - bucket.filled) < full);
+            let most = (self.rate * BURST).max(ROUTE_COST * ROUTE_BURST);
+            self.peers.retain(|_, bucket| bucket.tokens + (now - bucket.filled) < most);
             self.sweep_len = (2 * self.peers.len()).max(64);
         }
         let bucket = self.peers.entry(to).or_insert(Bucket { tokens: full, filled: now });
         bucket.tokens = (bucket.tokens + (now - bucket.filled)).min(full);
         bucket.filled = now;
-        match bucket.tokens.checked_sub(self.rate) {
+        match bucket.tokens.checked_sub(cost) {
             Some(left) => bucket.tokens = left,
             None => return false,
         }
@@ -109,6 +125,22 @@ mod tests {
         assert_eq!(later, 4);
         assert!(limit.allow(at_ms(5000), to(2), kind), "another destination");
         assert!(limit.allow(at_ms(5000), to(1), IcmpError::FragmentationNeeded));
+    }
+
+    #[test]
+    fn a_routing_error_pays_twice() {
+        let mut limit = IcmpLimit::new();
+        let mut sent = 0;
+        for _ in 0..6 {
+            let asked = limit.allow_routing(at_ms(0), to(1));
+            sent += u32::from(asked && limit.allow(at_ms(0), to(1), IcmpError::HostUnreachable));
+        }
+        assert_eq!(sent, 2);
+        // Without a limit of its own an ICMP error empties the bucket that routing pays from.
+        limit.rate = Duration::ZERO;
+        assert!(limit.allow(at_ms(5000), to(1), IcmpError::PortUnreachable));
+        assert!(!limit.allow_routing(at_ms(5900), to(1)));
+        assert!(limit.allow_routing(at_ms(6100), to(1)));
     }
 
     #[test]

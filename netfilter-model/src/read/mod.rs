@@ -4,11 +4,13 @@
 //! and the rest is read. A rule that is only partly understood keeps the part that is not as
 //! `Unsupported`, so that evaluation follows both answers; it is neither dropped nor widened.
 
+mod conntrack;
 mod ipset;
 mod iptables;
 mod ipvs;
 mod nft;
 
+pub use conntrack::conntrack_entries;
 pub use ipset::ipset;
 pub use iptables::{
     Counters, IptablesDump, Source, WithCounters, iptables_listing, iptables_rules,

@@ -139,7 +139,7 @@ impl Kernel {
             lab.node("ip", &args, "")?;
         }
         lab.restore(Tool::Legacy, &iptables_save(rules))?;
-        let (client, server) = (lab.sender("c")?, lab.sender("s")?);
+        let (client, server) = (Sender::start(&lab, "c")?, Sender::start(&lab, "s")?);
         Ok(Kernel { lab, client, server, counted: [0; 4] })
     }
 

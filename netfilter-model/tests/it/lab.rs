@@ -10,10 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::raw::{self, Sender};
-
 /// Names the role that a run of this program plays inside a network namespace.
-const ROLE: &str = "NETFILTER_MODEL_ROLE";
+pub(crate) const ROLE: &str = "NETFILTER_MODEL_ROLE";
 /// The role's arguments, blank separated.
 const ARGS: &str = "NETFILTER_MODEL_ARGS";
 /// The test that plays the role.
@@ -126,11 +124,6 @@ impl Lab {
         run(&mut command, input)
     }
 
-    /// Lets a place send packets written by hand.
-    pub(crate) fn sender(&self, place: &str) -> Result<Sender, String> {
-        Sender::start(self.role(place, "raw", ""))
-    }
-
     /// Loads rules.
     pub(crate) fn restore(&self, tool: Tool, text: &str) -> Result<String, String> {
         self.node(&format!("{}-restore", tool.name()), &[], text)
@@ -149,12 +142,17 @@ impl Lab {
     }
 
     fn role(&self, place: &str, role: &str, args: &str) -> Command {
+        self.test(place, ROLE_TEST, role, args)
+    }
+
+    /// Returns the run of a test of this program in a namespace, where it plays a role.
+    pub(crate) fn test(&self, place: &str, test: &str, role: &str, args: &str) -> Command {
         let program = std::env::current_exe().expect("a program has a path");
         let mut command = Command::new("ip");
         command
             .args(["netns", "exec", &format!("{}{place}", self.name)])
             .arg(program)
-            .args(["--exact", ROLE_TEST, "--nocapture"])
+            .args(["--exact", test, "--nocapture"])
             .env(ROLE, role)
             .env(ARGS, args);
         command
@@ -203,7 +201,6 @@ fn role() {
         "together" => together(&args),
         "staggered" => staggered(&args),
         "udp" => exchange(&args),
-        "raw" => raw::send_all(),
         role => panic!("no role {role}"),
     }
 }

@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use netfilter_model::packet::{L4, Packet, Segment, TcpFlags};
 use netfilter_model::tuple::{Protocol, Tuple};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
 };
+
+use crate::lab::{Lab, ROLE};
 
 /// A process that sends what it is told.
 pub(crate) struct Sender {
@@ -20,7 +22,9 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn start(mut command: Command) -> Result<Sender, String> {
+    /// Starts one in the namespace of the lab's client (`c`), node (`n`) or server (`s`).
+    pub(crate) fn start(lab: &Lab, place: &str) -> Result<Sender, String> {
+        let mut command = lab.test(place, "raw::sender", "raw", "");
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = spawned.spawn().map_err(|error| format!("{command:?}: {error}"))?;
         let stdin = child.stdin.take().expect("piped");
@@ -52,8 +56,13 @@ impl Drop for Sender {
     }
 }
 
-/// The sender's process: a line is an address and a packet in hexadecimal.
-pub(crate) fn send_all() {
+/// The sender's process: a line is an address and a packet in hexadecimal. As a test of its own
+/// it does nothing.
+#[test]
+fn sender() {
+    if std::env::var(ROLE).as_deref() != Ok("raw") {
+        return;
+    }
     // IPPROTO_RAW: the IP header is ours; the kernel fills in length and checksum.
     let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Raw);
     let raw = raw.expect("root may open raw sockets");

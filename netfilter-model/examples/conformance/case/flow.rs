@@ -110,7 +110,7 @@ impl World {
         };
         match (tcp.state, tcp.error) {
             (_, Some(SocketError::Icmp { kind, from })) => {
-                let (icmp_type, code) = kind.kind();
+                let (icmp_type, code) = if from.is_ipv4() { kind.kind() } else { kind.kind6() };
                 record.icmp = Some((icmp_type, code, from));
                 return record;
             }
@@ -185,7 +185,7 @@ impl World {
         record.errno = sent.err().map(|error| error.name());
         if let Some(udp) = self.network.udp(socket) {
             if let Some(SocketError::Icmp { kind, from }) = udp.errors.get(heard) {
-                let (icmp_type, code) = kind.kind();
+                let (icmp_type, code) = if from.is_ipv4() { kind.kind() } else { kind.kind6() };
                 record.icmp = Some((icmp_type, code, *from));
             }
             let ours = |id: u64| id & 0xffff_ffff == flow.id;
@@ -221,7 +221,7 @@ impl World {
             }
             match packet.l4 {
                 L4::IcmpError { kind, quote } if quote.src_part == flow.sport => {
-                    let (icmp_type, code) = kind.kind();
+                    let (icmp_type, code) = packet.tuple.icmp_kind();
                     record.icmp = Some((icmp_type, code, packet.tuple.src()));
                     break;
                 }

@@ -50,7 +50,6 @@ struct World {
     endpoints: BTreeMap<String, Endpoint>,
     names: BTreeMap<NodeId, String>,
     loaded: BTreeMap<String, Loaded>,
-    backend: String,
     six: bool,
     next_port: u64,
     /// The id of the last packet; answers keep it.

@@ -230,8 +230,8 @@ fn seen(name: &str, packet: &Packet) -> Value {
                 seen["echo_id"] = json!(tuple.src_part);
             }
         }
-        L4::IcmpError { kind, quote } => {
-            let (icmp_type, code) = kind.kind();
+        L4::IcmpError { quote, .. } => {
+            let (icmp_type, code) = tuple.icmp_kind();
             seen["type"] = json!(icmp_type);
             seen["code"] = json!(code);
             let mut inner = json!({"src": quote.src().to_string(), "dst": quote.dst().to_string()});
@@ -261,8 +261,8 @@ fn response(step: &Value, packet: &Packet, id: u64) -> Option<Value> {
         (L4::Udp, Some("udp")) if answers => {
             Some(json!({"proto": "udp", "src": src, "sport": tuple.src_part}))
         }
-        (L4::IcmpError { kind, .. }, _) if ours => {
-            let (icmp_type, code) = kind.kind();
+        (L4::IcmpError { .. }, _) if ours => {
+            let (icmp_type, code) = tuple.icmp_kind();
             Some(json!({"proto": "icmp", "src": src, "type": icmp_type, "code": code}))
         }
         (L4::IcmpEcho, Some("icmp"))

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use netfilter_model::hook::Table;
-use netfilter_model::network::{NodeId, NodeRules};
-use netfilter_model::nft;
+use netfilter_model::network::NodeRules;
 use netfilter_model::read::{IptablesDump, Read, Source, iptables_rules, nft_ruleset};
 use netfilter_model::rule::{Ruleset, RulesetBuilder};
 use netfilter_model::tuple::Family;
@@ -62,14 +61,26 @@ impl World {
             let ipv4 = key == "iptables";
             replaced.extend(restored.tables.into_iter().map(|table| (ipv4, table)));
         }
+        let mut fine_nft = true;
+        let nft = if loaded.nft.is_empty() {
+            None
+        } else {
+            let Read { value, remarks } = nft_ruleset(&loaded.nft, 0);
+            for remark in &remarks {
+                self.remarks.push(format!("{:?}: {}", remark.text, remark.problem));
+            }
+            fine_nft = remarks.is_empty();
+            Some(Arc::new(value))
+        };
         let (ipv4, dump, fine) = self.read_tables(&loaded.ipv4.text(), Family::V4)?;
         let (ipv6, _, fine6) = self.read_tables(&loaded.ipv6.text(), Family::V6)?;
-        if rules.flag("may_fail") && !(fine && fine6) {
+        if rules.flag("may_fail") && !(fine && fine6 && fine_nft) {
             return Ok(false);
         }
         loaded.dump = dump;
         let replaced_tables: Vec<Table> =
             replaced.iter().filter_map(|(_, table)| table_named(table)).collect();
+        let now = self.network.now();
         let node = self.network.node_mut(id);
         if !options.noflush {
             for (ipv4, table) in &replaced {
@@ -79,27 +90,19 @@ impl World {
             }
         }
         node.netns.memory_mut().ruleset_loaded(&ipv4);
-        let rules = match self.read_nft(id, &loaded.nft) {
-            None => NodeRules { ipv4, ipv6 },
-            Some(nft) => NodeRules { ipv4: ipv4.with_nft(nft.clone()), ipv6: ipv6.with_nft(nft) },
+        let (ipv4, ipv6) = match nft {
+            None => (ipv4, ipv6),
+            Some(nft) => {
+                if rules.get("nft").is_some() {
+                    node.netns.nft_replaced(&nft, now);
+                }
+                (ipv4.with_nft(nft.clone()), ipv6.with_nft(nft))
+            }
         };
+        let rules = NodeRules { ipv4, ipv6 };
         self.network.set_rules(id, rules, &replaced_tables);
         self.loaded.insert(name.to_owned(), loaded);
         Ok(true)
-    }
-
-    /// Reads what `nft` has been given so far.
-    fn read_nft(&mut self, id: NodeId, text: &str) -> Option<Arc<nft::Ruleset>> {
-        if text.is_empty() {
-            return None;
-        }
-        let Read { value: ruleset, remarks } = nft_ruleset(text, 0);
-        for remark in &remarks {
-            self.remarks.push(format!("{:?}: {}", remark.text, remark.problem));
-        }
-        let now = self.network.now();
-        self.network.node_mut(id).netns.nft_replaced(&ruleset, now);
-        Some(Arc::new(ruleset))
     }
 
     /// Reads tables; returns whether everything was understood, too.

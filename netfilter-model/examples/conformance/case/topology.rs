@@ -36,7 +36,6 @@ pub(super) fn build(case: &Value) -> Result<World, String> {
         endpoints: BTreeMap::new(),
         names: BTreeMap::new(),
         loaded: BTreeMap::new(),
-        backend: case.text("backend").unwrap_or("legacy").to_owned(),
         six: false,
         next_port: 40_000,
         last_id: 0,
