@@ -4,7 +4,7 @@
 //!   client 10.244.1.2 ──── c0 10.244.1.1  node  10.244.2.1 s0 ──── server 10.244.2.2 … .6
 //! ```
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,6 +44,15 @@ impl Tool {
             Tool::Nft => "iptables-nft",
         }
     }
+
+    /// Returns the program of `iptables` or `ip6tables`.
+    pub(crate) fn name_of(self, family: &str) -> String {
+        let backend = match self {
+            Tool::Legacy => "legacy",
+            Tool::Nft => "nft",
+        };
+        format!("{family}-{backend}")
+    }
 }
 
 /// Says that a test could not run. Where everything must run, that is a failure.
@@ -68,8 +77,43 @@ fn run(command: &mut Command, input: &str) -> Result<String, String> {
     Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-fn ip(args: &str) -> Result<String, String> {
+pub(crate) fn ip(args: &str) -> Result<String, String> {
     run(Command::new("ip").args(args.split_whitespace()), "")
+}
+
+/// Runs a program in a namespace.
+pub(crate) fn run_in(
+    namespace: &str,
+    program: &str,
+    args: &[&str],
+    input: &str,
+) -> Result<String, String> {
+    run(Command::new("ip").args(["netns", "exec", namespace, program]).args(args), input)
+}
+
+/// Returns the command by which this program plays a role in a namespace.
+pub(crate) fn role_in(namespace: &str, role: &str, args: &str) -> Command {
+    test_in(namespace, ROLE_TEST, role, args)
+}
+
+/// Returns the run of a test of this program in a namespace, where it plays a role.
+fn test_in(namespace: &str, test: &str, role: &str, args: &str) -> Command {
+    let program = std::env::current_exe().expect("a program has a path");
+    let mut command = Command::new("ip");
+    command
+        .args(["netns", "exec", namespace])
+        .arg(program)
+        .args(["--exact", test, "--nocapture"])
+        .env(ROLE, role)
+        .env(ARGS, args);
+    command
+}
+
+/// Runs a role to its end and returns its lines.
+pub(crate) fn spoken(command: &mut Command) -> Result<Vec<String>, String> {
+    let text = run(command, "")?;
+    let lines = text.lines().filter_map(|line| line.split_once(MARK));
+    Ok(lines.map(|(_, line)| line.to_owned()).collect())
 }
 
 impl Lab {
@@ -142,20 +186,12 @@ impl Lab {
     }
 
     fn role(&self, place: &str, role: &str, args: &str) -> Command {
-        self.test(place, ROLE_TEST, role, args)
+        role_in(&format!("{}{place}", self.name), role, args)
     }
 
     /// Returns the run of a test of this program in a namespace, where it plays a role.
     pub(crate) fn test(&self, place: &str, test: &str, role: &str, args: &str) -> Command {
-        let program = std::env::current_exe().expect("a program has a path");
-        let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &format!("{}{place}", self.name)])
-            .arg(program)
-            .args(["--exact", test, "--nocapture"])
-            .env(ROLE, role)
-            .env(ARGS, args);
-        command
+        test_in(&format!("{}{place}", self.name), test, role, args)
     }
 
     fn serve(&mut self) -> Result<(), String> {
@@ -170,9 +206,7 @@ impl Lab {
 
     /// Runs a client and returns its lines.
     pub(crate) fn client(&self, role: &str, args: &str) -> Vec<String> {
-        let text = run(&mut self.role("c", role, args), "").expect("the client runs");
-        let lines = text.lines().filter_map(|line| line.split_once(MARK));
-        lines.map(|(_, line)| line.to_owned()).collect()
+        spoken(&mut self.role("c", role, args)).expect("the client runs")
     }
 }
 
@@ -197,6 +231,8 @@ fn role() {
     let args = std::env::var(ARGS).unwrap_or_default();
     match role.as_str() {
         "serve" => serve(),
+        "listen" => listen(&args),
+        "flow" => println!("{MARK}{}", flow(&args)),
         "tcp" => args.split_whitespace().for_each(|to| println!("{MARK}{}", connect(to, PATIENCE))),
         "together" => together(&args),
         "staggered" => staggered(&args),
@@ -227,6 +263,79 @@ fn serve() {
     }
     println!("ready");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+/// `NAME tcp/80 udp/53 …`: answers every line and datagram with its name and who it sees, until
+/// standard input ends.
+fn listen(args: &str) {
+    let mut args = args.split_whitespace().map(str::to_owned);
+    let name = args.next().expect("a name");
+    for spec in args {
+        let (protocol, port) = spec.split_once('/').expect("a protocol and a port");
+        let name = name.clone();
+        let any = format!("[::]:{port}");
+        if protocol == "tcp" {
+            let listener = TcpListener::bind(any).expect("the port is free");
+            std::thread::spawn(move || {
+                for mut stream in listener.incoming().flatten() {
+                    if let Ok(peer) = stream.peer_addr() {
+                        let _ = writeln!(stream, "{name} {peer}");
+                    }
+                }
+            });
+        } else {
+            let socket = UdpSocket::bind(any).expect("the port is free");
+            std::thread::spawn(move || {
+                let mut buffer = [0; 65_536];
+                while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+                    let _ = socket.send_to(format!("{name} {peer}").as_bytes(), peer);
+                }
+            });
+        }
+    }
+    println!("ready");
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+/// `PROTOCOL TO SIZE`: uses a service once; returns `NAME sees ADDRESS kept|changed`, the error, or
+/// `silence`.
+fn flow(args: &str) -> String {
+    const PATIENCE: Duration = Duration::from_millis(700);
+    let mut args = args.split_whitespace();
+    let (protocol, to, size) = (args.next(), args.next(), args.next());
+    let to: SocketAddr = to.and_then(|to| to.parse().ok()).expect("an address and port");
+    let size = size.and_then(|size| size.parse().ok()).expect("a size");
+    let mut said = String::new();
+    let done = if protocol == Some("tcp") {
+        TcpStream::connect_timeout(&to, PATIENCE).and_then(|stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let local = stream.local_addr()?;
+            BufReader::new(stream).read_line(&mut said).map(|_| local)
+        })
+    } else {
+        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        UdpSocket::bind(any).and_then(|socket| {
+            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.connect(to)?;
+            socket.send(&vec![b'.'; size])?;
+            let mut buffer = [0; 128];
+            let len = socket.recv(&mut buffer)?;
+            said = String::from_utf8_lossy(&buffer[..len]).into_owned();
+            socket.local_addr()
+        })
+    };
+    match done {
+        Ok(local) => {
+            let (name, peer) = said.trim().split_once(' ').expect("a name and an address");
+            let peer: SocketAddr = peer.parse().expect("an address and port");
+            let port = if peer.port() == local.port() { "kept" } else { "changed" };
+            format!("{name} sees {} {port}", peer.ip().to_canonical())
+        }
+        Err(error) => match error.kind() {
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => "silence".to_owned(),
+            kind => format!("{kind:?}"),
+        },
+    }
 }
 
 /// Connects once and returns `LOCAL ok SERVER PEER-SEEN`, or `- ERROR`.

@@ -1,5 +1,7 @@
 //! The model against the running kernel.
 
+mod cases;
+mod cluster;
 mod conntrack;
 mod kernel;
 mod lab;
