@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Line, Read, Remark, lines, pasted_command};
-use crate::set::{Header, Set, SetError, SetKind, Sets, parse_number};
+use crate::set::{Header, Set, SetError, SetKind, Sets, is_set_name, parse_number};
 use crate::time::SimTime;
 
 /// So many elements beyond one a line may ranges give, in all.
@@ -103,7 +103,7 @@ impl<'t> Reader<'t> {
             return false;
         };
         if let Some(members) = &mut listing.members {
-            if text.contains('$') || text.contains('#') && pasted_command(text).is_some() {
+            if pasted_command(text).is_some() {
                 self.end_listing();
                 return false;
             }
@@ -205,8 +205,12 @@ impl<'t> Reader<'t> {
     }
 
     fn create(&mut self, line: Line<'t>, name: &str, kind: &str, options: &str) {
-        let known = SetKind::parse(kind);
-        let Some(kind) = known.filter(|_| !name.is_empty()) else {
+        if !is_set_name(name) {
+            self.remark(line, format!("{name:?} is no name of a set: it is left out"));
+            self.left_out.insert(name.into());
+            return;
+        }
+        let Some(kind) = SetKind::parse(kind) else {
             let problem = format!("set type {kind:?} is not modelled: the set is left out");
             let help = "a rule that names the set is followed both ways: it may match or not";
             self.remarks.push(line.remark(problem).help(help));

@@ -34,7 +34,7 @@ pub use element::{Element, ElementError, Part};
 pub use kind::{Dimension, SetKind};
 pub use sight::Sight;
 pub use table::Set;
-pub(crate) use text::{parse_addresses, parse_number};
+pub(crate) use text::{is_set_name, parse_addresses, parse_number};
 
 /// So many elements fit a set unless it says otherwise.
 // Kernel: ip_set_hash_gen.h, IPSET_DEFAULT_MAXELEM

@@ -140,15 +140,20 @@ fn parse_part(
                 None => (false, text),
             };
             let device = |name| Part::Device { name, physdev, wildcard };
-            one(DeviceName::parse(name).ok().map(device), "device name")
+            let name = Some(name).filter(|name| !name.contains(['#', '$']));
+            one(name.and_then(|name| DeviceName::parse(name).ok()).map(device), "device name")
         }
         Dimension::Mac => one(parse_mac(text).map(Part::Mac), "hardware address"),
         Dimension::Mark => one(parse_number(text).map(Part::Mark), "mark"),
-        Dimension::Set => {
-            let legal = !text.is_empty() && text.len() < 32;
-            one(legal.then(|| Part::Set(text.into())), "name of a set")
-        }
+        Dimension::Set => one(is_set_name(text).then(|| Part::Set(text.into())), "name of a set"),
     }
+}
+
+/// Returns whether a set may have this name: ipset takes more, but nobody could paste it.
+// Kernel: uapi/linux/netfilter/ipset/ip_set.h, IPSET_MAXNAMELEN
+pub(crate) fn is_set_name(text: &str) -> bool {
+    let strange = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '$' | ',');
+    (1..=31).contains(&text.len()) && !text.starts_with('-') && !text.contains(strange)
 }
 
 /// Returns the first and last address of `A`, `A/LEN` or `A-B`.
