@@ -4,8 +4,9 @@ use crate::hook::{Hook, Hooks, Table};
 use crate::packet::IcmpError;
 use crate::rule::validate::{Problem, intersect};
 use crate::rule::{
-    Chain, CtStates, LimitIface, Match, Multiport, Nat, NatAddresses, NatRange, PhysdevMatch,
-    PortMatch, RecentAction, RecentMatch, RejectWith, Rule, SetSide, Target,
+    AddrType, AddrTypeMatch, Chain, CtStates, LimitIface, LimitMatch, Match, Multiport, Nat,
+    NatAddresses, NatRange, OwnerMatch, PhysdevMatch, PortMatch, RecentAction, RecentMatch,
+    RejectWith, Rule, SetSide, Target,
 };
 use crate::tuple::{Family, Protocol};
 
@@ -155,6 +156,10 @@ pub(crate) fn match_hooks(
             _ => Ok(all),
         },
         Match::Protocol { protocol: Protocol(0), invert: true } => Err(Problem::NeverMatches),
+        // iptables: libxt_tcp.c, parse_tcp_option
+        Match::Tcp { option: Some(option), .. } if option.value == 0 => {
+            Err(Problem::Option { what: "tcp", problem: "does not know a TCP option 0" })
+        }
         Match::Tcp { sport, dport, .. } => {
             check_ports(*sport)?;
             check_ports(*dport)?;
@@ -178,6 +183,12 @@ pub(crate) fn match_hooks(
         Match::State { states, .. } if states.intersects(CtStates::SNAT | CtStates::DNAT) => {
             Err(Problem::Option { what: "state", problem: "does not know SNAT and DNAT" })
         }
+        Match::AddrType { src, dst, .. }
+            if place.family == Family::V6 && [src, dst].into_iter().flatten().any(only_v4) =>
+        {
+            let problem = "does not know BROADCAST, PROHIBIT, THROW, NAT, XRESOLVE in IPv6";
+            Err(Problem::Option { what: "addrtype", problem })
+        }
         Match::AddrType { limit: Some(LimitIface::In), .. } => {
             Ok(Hooks::of(&[Hook::Prerouting, Hook::Input, Hook::Forward]))
         }
@@ -194,14 +205,19 @@ pub(crate) fn match_hooks(
         Match::Recent(recent) => check_recent(recent).map(|()| all),
         Match::Set(set) => check_sides("set", &set.sides).map(|()| all),
         Match::Physdev(physdev) => check_physdev(physdev),
-        Match::Limit(limit) if limit.burst == 0 || limit.period == 0 => {
-            Err(Problem::Option { what: "limit", problem: "needs a rate and a burst above 0" })
-        }
+        Match::Limit(limit) => check_limit(**limit).map(|()| all),
         Match::Hashlimit(limit) if limit.burst == 0 || limit.period == 0 => {
             Err(Problem::Option { what: "hashlimit", problem: "needs a rate and a burst above 0" })
         }
         // Kernel: xt_mac.c, the hooks of mac_mt_reg
         Match::Mac { .. } => Ok(Hooks::of(&[Hook::Prerouting, Hook::Input, Hook::Forward])),
+        // iptables: libxt_owner.c, owner_mt_check and owner_mt_parse
+        Match::Owner(owner) if owner.suppl_groups && owner.gid.is_none() => {
+            Err(Problem::Option { what: "owner", problem: "takes --suppl-groups with --gid-owner" })
+        }
+        Match::Owner(owner) if **owner == OwnerMatch::default() => {
+            Err(Problem::Option { what: "owner", problem: "needs an option" })
+        }
         // Kernel: xt_owner.c, the hooks of owner_mt_reg
         Match::Owner(_) => Ok(Hooks::of(&[Hook::Output, Hook::Postrouting])),
         Match::Tcpmss { .. } => needs("a match of the segment size", Protocol::TCP, "tcp"),
@@ -217,6 +233,37 @@ pub(crate) fn match_hooks(
         }
         _ => Ok(all),
     }
+}
+
+// Kernel: xt_addrtype.c, addrtype_mt_checkentry_v1
+fn only_v4(wanted: &AddrTypeMatch) -> bool {
+    const ONLY_V4: [AddrType; 5] = [
+        AddrType::Broadcast,
+        AddrType::Prohibit,
+        AddrType::Throw,
+        AddrType::Nat,
+        AddrType::Xresolve,
+    ];
+    ONLY_V4.iter().any(|kind| wanted.types.contains(*kind))
+}
+
+// Kernel: xt_limit.c, limit_mt_check and user2credits, at any usual HZ: 32,000 credits a second
+fn check_limit(limit: LimitMatch) -> Result<(), Problem> {
+    let problem = |problem| Err(Problem::Option { what: "limit", problem });
+    if limit.burst == 0 || limit.period == 0 {
+        return problem("needs a rate and a burst above 0");
+    }
+    let credits = |period: u32| {
+        if period > u32::MAX / 32_000 {
+            (period / 10_000).wrapping_mul(32_000)
+        } else {
+            period * 32_000 / 10_000
+        }
+    };
+    if credits(limit.period.wrapping_mul(limit.burst)) < credits(limit.period) {
+        return problem("does not hold so large a burst at so slow a rate");
+    }
+    Ok(())
 }
 
 fn check_ports(ports: Option<PortMatch>) -> Result<(), Problem> {

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use netfilter_model::tuple::Family;
+
 /// Names the role that a run of this program plays inside a network namespace.
 pub(crate) const ROLE: &str = "NETFILTER_MODEL_ROLE";
 /// The role's arguments, blank separated.
@@ -183,6 +185,24 @@ impl Lab {
     /// Prints a table with its counters.
     pub(crate) fn save_counted(&self, tool: Tool, table: &str) -> Result<String, String> {
         self.node(&format!("{}-save", tool.name()), &["-c", "-t", table], "")
+    }
+
+    /// Loads a table of a family and prints it, without comment lines.
+    pub(crate) fn reload(
+        &self,
+        tool: Tool,
+        family: Family,
+        table: &str,
+        text: &str,
+    ) -> Result<String, String> {
+        let name = match family {
+            Family::V4 => tool.name().to_owned(),
+            Family::V6 => tool.name().replace("iptables", "ip6tables"),
+        };
+        self.node(&format!("{name}-restore"), &[], text)?;
+        let text = self.node(&format!("{name}-save"), &["-t", table], "")?;
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        Ok(lines.map(|line| format!("{line}\n")).collect())
     }
 
     fn role(&self, place: &str, role: &str, args: &str) -> Command {

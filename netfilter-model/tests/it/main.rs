@@ -3,6 +3,7 @@
 mod cases;
 mod cluster;
 mod conntrack;
+mod iptables_text;
 mod kernel;
 mod lab;
 mod memory;
