@@ -1,14 +1,15 @@
 //! Connection tracking of packets written by hand: the model and the kernel, packet by packet.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use netfilter_model::DeviceId;
-use netfilter_model::conntrack::{CtInfo, Entry, Status, Sysctls, TcpState};
+use netfilter_model::conntrack::{CtInfo, Entry, Listing, Status, Sysctls, TcpState};
 use netfilter_model::hook::{Hook, Table};
 use netfilter_model::host::Env;
 use netfilter_model::netns::{Netns, Outcome};
 use netfilter_model::packet::{L4, Packet, Segment, TcpFlags};
+use netfilter_model::read::{Source, conntrack_entries, iptables_rules};
 use netfilter_model::rule::{CtStates, Origin, Rule, Ruleset, RulesetBuilder, iptables_save};
 use netfilter_model::time::SimTime;
 use netfilter_model::tuple::{Protocol, Tuple};
@@ -73,7 +74,8 @@ impl Model {
         Model { netns: Netns::new(sysctls), rules, now: SimTime::ZERO }
     }
 
-    fn pass(&mut self, packet: Packet) -> Option<Packet> {
+    /// Sends a packet through; whether it gets out.
+    fn pass(&mut self, packet: Packet) -> bool {
         let in_dev = DeviceId(if is_from_client(&packet) { 1 } else { 2 });
         let mut drawn = 0;
         let mut draws = |_| {
@@ -82,10 +84,7 @@ impl Model {
         };
         let Model { rules, now, .. } = self;
         let mut env = Env { now: *now, host: &Node, rules, draws: &mut draws };
-        match self.netns.receive(packet, in_dev, &mut env) {
-            Outcome::Sent(egress) => Some(egress.packet),
-            _ => None,
-        }
+        matches!(self.netns.receive(packet, in_dev, &mut env), Outcome::Sent(_))
     }
 
     fn see(&mut self, packet: Packet) -> Seen {
@@ -109,7 +108,7 @@ impl Model {
 }
 
 fn is_from_client(packet: &Packet) -> bool {
-    packet.tuple.src() == CLIENT
+    matches!(packet.tuple.src(), IpAddr::V4(src) if src.octets()[..3] == [10, 244, 1])
 }
 
 /// The kernel's arm: the ends are mute, all packets are ours.
@@ -527,4 +526,110 @@ fn tcp_states_windows_and_timeouts_are_the_kernels() {
         }
     }
     assert!(differ.is_empty(), "{differ:#?}");
+}
+
+/// Rules that choose addresses and ports.
+const NAT_RULES: &str = "\
+*nat
+:PREROUTING ACCEPT [0:0]
+:INPUT ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+-A PREROUTING -d 10.96.0.20/31 -p udp -j DNAT --to-destination 10.244.2.2-10.244.2.90
+-A PREROUTING -d 10.96.0.22/31 -p udp -j DNAT --to-destination 10.244.2.2-10.244.2.90 --persistent
+-A PREROUTING -d 10.96.0.24/32 -p udp -j DNAT --to-destination 10.244.2.2:90-99
+-A PREROUTING -d 10.96.0.25/32 -p udp -j DNAT --to-destination 10.244.2.3:3000-3010/2000
+-A PREROUTING -d 10.96.0.28/30 -j NETMAP --to 10.244.2.4/30
+-A POSTROUTING -s 10.244.1.128/25 -p udp -j SNAT --to-source 10.244.2.1:7000-7001
+-A POSTROUTING -s 10.244.1.64/26 -p udp -j SNAT --to-source 10.244.2.1
+COMMIT
+";
+
+/// Datagrams: the client's host number and port, the host number behind 10.96.0.0 or 10.244.2.0,
+/// the port.
+fn datagrams() -> Vec<Packet> {
+    let mut flows = Vec::new();
+    for client in 2..30 {
+        for service in 20..24 {
+            flows.push((client, 4000, [10, 96, 0, service], 53));
+        }
+    }
+    // Destination ports: the lowest free one, the original if it lies inside, a shifted one.
+    flows.extend((1..4).map(|port| (2, port, [10, 96, 0, 24], 53)));
+    flows.extend([(3, 1, [10, 96, 0, 24], 95), (3, 1, [10, 96, 0, 24], 53)]);
+    flows.extend([(2, 1, [10, 96, 0, 25], 2004), (2, 1, [10, 96, 0, 25], 3005)]);
+    flows.extend([(2, 1, [10, 96, 0, 29], 53), (2, 1, [10, 96, 0, 31], 53)]);
+    // Two external ports for three clients, and towards two destinations.
+    for host in [2, 3] {
+        flows.extend((200..203).map(|client| (client, 5000, [10, 244, 2, host], 53)));
+    }
+    // A port that is kept if it is free, for each of its classes.
+    for port in [300, 700, 5000] {
+        flows.extend((70..72).map(|client| (client, port, [10, 244, 2, 4], 53)));
+    }
+    flows
+        .into_iter()
+        .map(|(client, sport, to, dport)| {
+            let from = Ipv4Addr::new(10, 244, 1, client);
+            Packet::udp(0, Tuple::v4(Protocol::UDP, from, sport, to.into(), dport), 29)
+        })
+        .collect()
+}
+
+/// What must be alike of a listing: all but a source port that is drawn.
+fn chosen(listing: &Listing) -> (Tuple, IpAddr, u16, IpAddr, &'static str) {
+    let Listing { original, reply, .. } = listing;
+    let class = match reply.dst_part {
+        port if port == original.src_part => "kept",
+        1..=511 => "1-511",
+        600..=1023 => "600-1023",
+        7000..=7001 => "7000-7001",
+        _ => "1024-65535",
+    };
+    (*original, reply.src(), reply.src_part, reply.dst(), class)
+}
+
+#[test]
+fn nat_chooses_the_addresses_and_ports_that_the_kernel_chooses() {
+    let test = "nat_chooses_the_addresses_and_ports_that_the_kernel_chooses";
+    let read = iptables_rules(NAT_RULES, Source::default());
+    assert_eq!(read.remarks, []);
+    let rules = read.value.into_iter().next().expect("one dump").ruleset;
+    let mut kernel = match Kernel::try_new(&counting_rules()) {
+        Ok(kernel) => kernel,
+        Err(reason) => return skip(test, &reason),
+    };
+    kernel.lab.restore(Tool::Legacy, NAT_RULES).expect("the rules load");
+    kernel.reset(&[]);
+    let mut model = Model::new(rules, Sysctls::default());
+    let passed = datagrams().into_iter().filter(|packet| {
+        kernel.send(packet);
+        model.pass(*packet)
+    });
+    let passed = passed.count();
+    std::thread::sleep(Duration::from_millis(100));
+    let text = kernel.list();
+    let read = conntrack_entries(&text);
+    assert_eq!(read.remarks, []);
+    for (line, listing) in text.lines().zip(&read.value) {
+        assert_eq!(listing.to_string(), line.trim_end().replace("use=2", "use=1"));
+    }
+    let mut theirs = read.value;
+    theirs.sort_unstable();
+    let ours = model.netns.conntrack().list(model.now);
+    assert_eq!(ours.len(), passed);
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert_eq!(chosen(ours), chosen(theirs));
+    }
+    assert_eq!(ours.len(), theirs.len());
+    for list in [&ours, &theirs] {
+        let mut ports = std::collections::BTreeMap::new();
+        for Listing { original, reply, .. } in list.iter() {
+            if let 7000..=7001 = reply.dst_part {
+                let port = ports.entry(original.src()).or_insert(reply.dst_part);
+                assert_eq!(*port, reply.dst_part, "one external port for {}", original.src());
+            }
+        }
+        assert_eq!(ports.len(), 2, "the third client finds no port");
+    }
 }
