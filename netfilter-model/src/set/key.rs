@@ -19,12 +19,13 @@ pub(super) struct Key {
     /// The second address or network.
     pub(super) b: u128,
     pub(super) b_len: u8,
-    /// The device's name, the hardware address or the mark.
-    pub(super) extra: u128,
     /// The device is the port of a bridge.
     pub(super) physdev: bool,
-    /// The device's name is the beginning of one.
+    /// The device's name is the beginning of one. Such stand behind whole names, which could not
+    /// be added after them.
     pub(super) wildcard: bool,
+    /// The device's name, the hardware address or the mark.
+    pub(super) extra: u128,
 }
 
 impl Key {

@@ -296,7 +296,8 @@ impl Set {
     // Kernel: ip_set_hash_gen.h, mtype_add
     fn add_key(&mut self, key: Key, kept: Kept, exist: bool, now: SimTime) -> Result<(), SetError> {
         let hash = key.hash();
-        if let Some((_, old)) = self.table.find_mut(hash, |(other, _)| *other == key) {
+        let same = self.covering(&key).unwrap_or(key);
+        if let Some((_, old)) = self.table.find_mut(same.hash(), |(other, _)| *other == same) {
             if old.lives(now) && !exist {
                 return Err(SetError::Exists);
             }
@@ -320,6 +321,14 @@ impl Set {
         self.table.insert_unique(hash, (key, kept), |(key, _)| key.hash());
         self.note(&key);
         Ok(())
+    }
+
+    /// Returns the element of a `hash:net,iface` whose beginning of a name takes the key in.
+    // Kernel: ip_set_hash_netiface.c, hash_netiface4_data_equal
+    fn covering(&self, key: &Key) -> Option<Key> {
+        let devices = self.devices.get(&(key.a, key.a_len, key.physdev))?;
+        let covers = |other: &&Key| other.wildcard && DeviceName::is_prefix(other.extra, key.extra);
+        devices.iter().find(covers).copied()
     }
 
     fn delete_key(&mut self, key: &Key, now: SimTime) -> Result<(), SetError> {

@@ -121,6 +121,31 @@ fn networks_with_ports_addresses_devices() {
 }
 
 #[test]
+fn the_beginning_of_a_name_takes_in_what_is_added_later() {
+    let mut devices = set(SetKind::HashNetIface, &["10.0.0.0/8,eth0", "10.0.0.0/8,eth wildcard"]);
+    let later = devices.parse_elements("10.0.0.0/8,eth1").unwrap();
+    assert_eq!(devices.add(&later[0], false, NOW), Err(SetError::Exists));
+    let saved = devices.save(NOW);
+    assert!(saved.ends_with("10.0.0.0/8,eth0\nadd s 10.0.0.0/8,eth wildcard\n"), "{saved}");
+}
+
+#[test]
+fn ipv6_is_a_family_like_the_other() {
+    let v6 = |kind, elements| with_header(Header { v6: true, ..Header::new(kind) }, elements);
+    let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap();
+    let (src, dst) = (address("2001:db8:1::2"), address("2001:db8:2::80"));
+    let packet = Packet::tcp(1, Tuple::v6(Protocol::TCP, src, 7, dst, 80), TcpFlags::SYN);
+    let nets = v6(SetKind::HashNet, &["2001:db8::/32", "2001:db8:2::/48 nomatch"]);
+    check(&nets, &[SRC], &packet, true);
+    check(&nets, &[DST], &packet, false);
+    let pairs = v6(SetKind::HashIpPort, &["2001:db8:2::80,tcp:80"]);
+    check(&pairs, &[DST, DST], &packet, true);
+    check(&pairs, &[DST, DST], &to(VIP, 80), false);
+    let saved = nets.save(NOW);
+    assert!(saved.contains("family inet6") && saved.contains("2001:db8:2::/48 nomatch"), "{saved}");
+}
+
+#[test]
 fn marks_and_hardware_addresses() {
     let marked = Packet { mark: 0x14, ..to(VIP, 80) };
     let mut header = Header::new(SetKind::HashIpMark);

@@ -727,3 +727,34 @@ fn what_is_not_known_of_a_packet_is_asked() {
         assert_eq!((both.0, dropped), (expected, expected == 1), "{text}");
     }
 }
+
+#[test]
+fn tproxy_marks_and_accepts_or_drops() {
+    struct Answer(bool);
+    impl Draws for Answer {
+        fn draw(&mut self, _: u32) -> u64 {
+            0
+        }
+
+        fn unsupported(&mut self, _: RuleRef) -> bool {
+            self.0
+        }
+    }
+    let address = std::net::Ipv4Addr::UNSPECIFIED.into();
+    let target = crate::rule::TproxyTarget { port: 15_001, address, mark: (1, 1) };
+    let mut builder = RulesetBuilder::new();
+    let chain = builder.builtin(Table::Mangle, Hook::Prerouting);
+    let wanted = rule().protocol(Protocol::TCP);
+    builder.append(Table::Mangle, chain, wanted.then(Target::Tproxy(Box::new(target))));
+    let rules = builder.build().unwrap();
+    for (absent, expected) in [(false, Some(1)), (true, None)] {
+        let (mut answer, host) = (Answer(absent), Node::default());
+        let mut env = env(0, &host, &rules, &mut answer);
+        let outcome = crate::netns::Netns::default().receive(packet(), CNI0, &mut env);
+        let mark = match outcome {
+            crate::netns::Outcome::Sent(egress) => Some(egress.packet.mark),
+            _ => None,
+        };
+        assert_eq!(mark, expected);
+    }
+}
