@@ -184,7 +184,8 @@ fn write_set(table: &Table, set: &Set, out: &mut String) {
     }
     if !set.elements().is_empty() {
         out.push_str("\t\telements = { ");
-        let per_line = if set.key.len() == 1 && set.data == SetData::None { 2 } else { 1 };
+        let two = *set.key == [Type::Ipv4Addr] && set.data == SetData::None;
+        let per_line = if two { 2 } else { 1 };
         for (at, element) in set.elements().iter().enumerate() {
             if at > 0 {
                 out.push_str(if at % per_line == 0 { ",\n\t\t\t     " } else { ", " });

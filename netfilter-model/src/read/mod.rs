@@ -16,7 +16,7 @@ pub use iptables::{
     Counters, IptablesDump, Source, WithCounters, iptables_listing, iptables_rules,
 };
 pub use ipvs::ipvsadm;
-pub use nft::nft_ruleset;
+pub use nft::{NftDump, nft_dump, nft_ruleset};
 
 /// What a reader could not use, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,20 +2,27 @@
 
 use std::sync::Arc;
 
+use super::NftDump;
 use super::parser::{Draft, Parser};
 use crate::nft::{Chain, Data, Ruleset, Set, SetUse, Statement, Table, Verdict, each_set_use};
 use crate::read::Read;
+use crate::tuple::Family as Ip;
 
 impl Parser<'_> {
-    pub(super) fn finish(mut self) -> Read<Ruleset> {
+    pub(super) fn finish(mut self, xtables: bool) -> Read<NftDump> {
         let drafts = std::mem::take(&mut self.drafts);
-        let tables: Vec<Table> = drafts.into_iter().map(|draft| self.table(draft)).collect();
-        let (ruleset, problems) = Ruleset::repaired(tables);
+        let mut tables: Vec<Table> = drafts.into_iter().map(|draft| self.table(draft)).collect();
+        let (mut ipv4, mut ipv6) = (None, None);
+        if xtables {
+            ipv4 = self.take_xtables(&mut tables, Ip::V4);
+            ipv6 = self.take_xtables(&mut tables, Ip::V6);
+        }
+        let (nft, problems) = Ruleset::repaired(tables);
         for problem in problems {
             self.remark(problem.origin.item.max(1), problem.to_string());
         }
         self.remarks.sort_by_key(|remark| remark.line);
-        Read { value: ruleset, remarks: self.remarks }
+        Read { value: NftDump { nft, ipv4, ipv6 }, remarks: self.remarks }
     }
 
     fn table(&mut self, draft: Draft) -> Table {

@@ -7,6 +7,7 @@ mod parser;
 mod statement;
 #[cfg(test)]
 mod tests;
+mod xtables;
 
 use std::sync::Arc;
 
@@ -21,15 +22,37 @@ use crate::rule::Policy;
 use lexer::Kind;
 use parser::{Draft, Fail, Parsed, Parser, fail};
 
-/// Reads a ruleset of nftables.
+/// What nft lists.
+#[derive(Clone, Debug)]
+pub struct NftDump {
+    /// Tables of nftables.
+    pub nft: Ruleset,
+    /// The tables that iptables-nft keeps there, for IPv4.
+    pub ipv4: Option<crate::rule::Ruleset>,
+    /// The tables that ip6tables-nft keeps there.
+    pub ipv6: Option<crate::rule::Ruleset>,
+}
+
+/// Reads a ruleset of nftables, the tables of iptables-nft as what they are.
 ///
 /// Rules get the number of the file as the owner of their origin, and their line as the item.
-/// What is not modelled of a rule becomes [`Statement::Unsupported`], with a remark.
+/// What is not modelled of a rule becomes [`crate::nft::Statement::Unsupported`] or
+/// [`crate::rule::Match::Unsupported`], with a remark.
+pub fn nft_dump(text: &str, file: u32) -> Read<NftDump> {
+    parser(text, file).finish(true)
+}
+
+/// Reads a ruleset of nftables, the tables of iptables-nft as any other.
 pub fn nft_ruleset(text: &str, file: u32) -> Read<Ruleset> {
+    let Read { value, remarks } = parser(text, file).finish(false);
+    Read { value: value.nft, remarks }
+}
+
+fn parser(text: &str, file: u32) -> Parser<'_> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut parser = Parser::new(text, file);
     parser.file();
-    parser.finish()
+    parser
 }
 
 impl Parser<'_> {

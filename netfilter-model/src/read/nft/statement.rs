@@ -56,7 +56,18 @@ impl Parser<'_> {
             end -= 1;
         }
         let remarks = self.remarks.len();
-        let resume = (start + 1..end).take(RESUME_MAX).find(|from| {
+        let mut depth = 0;
+        let outside = |at: &usize| {
+            match self.tokens[*at - 1].kind {
+                Kind::Sign("{" | "(") => depth += 1,
+                Kind::Sign("}" | ")") => depth -= 1,
+                _ => {}
+            }
+            depth == 0
+        };
+        // Inside of braces no statement begins.
+        let places: Vec<usize> = (start + 1..end).filter(outside).take(RESUME_MAX).collect();
+        let resume = places.into_iter().find(|from| {
             self.at = *from;
             let reads = self.reads_to_end();
             self.remarks.truncate(remarks);
@@ -188,7 +199,10 @@ impl Parser<'_> {
         };
         Ok(Some(match target {
             Expr::Meta(Meta::Mark) => Statement::SetMark(self.assigned(Type::Mark)?),
-            Expr::Ct(CtKey::Mark, None) => Statement::SetCtMark(self.assigned(Type::Mark)?),
+            Expr::Ct(CtKey::Mark, None) => match self.translated_connmark() {
+                Some(value) => Statement::SetCtMark(value),
+                None => Statement::SetCtMark(self.assigned(Type::Mark)?),
+            },
             Expr::Ct(CtKey::Zone, direction) => {
                 Statement::SetZone(self.assigned(Type::HostInteger(16))?, direction)
             }
@@ -206,6 +220,26 @@ impl Parser<'_> {
             }
             _ => return fail("this is not set in the model"),
         }))
+    }
+
+    /// Reads `ct mark xor V and M`: so, and in words, the translation of `CONNMARK --set-xmark` is
+    /// printed, which means the mask first.
+    // iptables: libxt_CONNMARK.c, connmark_tg_xlate
+    fn translated_connmark(&mut self) -> Option<Expr> {
+        let word = |ahead| match self.kind_after(ahead) {
+            Some(Kind::Word(word)) => Some(word),
+            _ => None,
+        };
+        let words = [word(0)?, word(1)?, word(2)?, word(4)?];
+        if words != ["ct", "mark", "xor", "and"] {
+            return None;
+        }
+        let (xor, and) = (parse_number(word(3)?)?, parse_number(word(5)?)?);
+        if xor.max(and) > Type::Mark.largest() {
+            return None;
+        }
+        self.at += 6;
+        Some(Expr::Bits { of: Box::new(Expr::Ct(CtKey::Mark, None)), and, xor })
     }
 
     fn primary_quietly(&mut self) -> Parsed<Expr> {
