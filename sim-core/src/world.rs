@@ -136,6 +136,11 @@ struct ServiceTraffic {
 }
 
 impl World {
+    /// Returns the rules of all nodes.
+    pub fn rules(&self) -> &Iptables {
+        &self.rules
+    }
+
     /// Schedules the first events.
     pub fn start(&mut self, queue: &mut EventQueue<Event>) {
         self.kube.start(queue);

@@ -27,21 +27,6 @@ pub(super) enum Kind {
     Scenario,
 }
 
-impl Kind {
-    /// Returns what such a text is called.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::IptablesRules => "the output of iptables-save",
-            Kind::IptablesListing => "the output of iptables -L",
-            Kind::Nft => "the output of nft list",
-            Kind::Ipset => "the output of ipset",
-            Kind::Ipvs => "the output of ipvsadm",
-            Kind::Conntrack => "the output of conntrack -L",
-            Kind::Scenario => "a scenario",
-        }
-    }
-}
-
 /// A text and where it comes from.
 #[derive(Clone, Debug)]
 pub(super) struct Input {

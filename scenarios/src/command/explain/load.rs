@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netfilter_model::conntrack::Listing;
 use netfilter_model::hook::{Hook, Table};
 use netfilter_model::ipvs::Ipvs;
 use netfilter_model::nft;
 use netfilter_model::packet::Packet;
 use netfilter_model::read::{
-    Read, Remark, Source, ipset, iptables_listing, iptables_rules, ipvsadm, nft_ruleset,
+    Read, Remark, Source, conntrack_entries, ipset, iptables_listing, iptables_rules, ipvsadm,
+    nft_ruleset,
 };
 use netfilter_model::rule::{
     Backend, Chain, ChainId, Match, RejectWith, Rule, RuleRef, Rules, Ruleset, RulesetBuilder,
@@ -33,6 +35,8 @@ pub(super) struct Loaded {
     pub(super) sets: Sets,
     /// Virtual servers.
     pub(super) ipvs: Ipvs,
+    /// Connections that the node knows.
+    pub(super) connections: Vec<Listing>,
     /// What the rules tell of their surroundings.
     pub(super) facts: Facts,
     files: Vec<File>,
@@ -53,6 +57,7 @@ impl Loaded {
             remarks: Vec::new(),
             sets: Sets::default(),
             ipvs: Ipvs::default(),
+            connections: Vec::new(),
             facts: Facts::default(),
             files: Vec::new(),
         };
@@ -86,12 +91,16 @@ impl Loaded {
                     loaded.ipvs.services.extend(value.services);
                     remarks
                 }
-                kind => {
-                    return Err(format!(
-                        "{} is {}, which is not read yet",
-                        input.name,
-                        kind.name()
-                    ));
+                Kind::Conntrack => {
+                    let Read { value, remarks } = conntrack_entries(&input.text);
+                    let known = value.into_iter().filter(|listing| {
+                        listing.original.src().is_ipv4() == (family == Family::V4)
+                    });
+                    loaded.connections.extend(known);
+                    remarks
+                }
+                Kind::Scenario => {
+                    return Err(format!("{}: a scenario stands alone, with --node", input.name));
                 }
             };
             let lines = input.text.lines().map(|line| line.trim().to_owned()).collect();

@@ -18,11 +18,13 @@ mod json;
 mod load;
 mod packet;
 mod report;
+mod scenario;
 mod text;
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
 use netfilter_model::exact::{Exploration, Limits};
 use netfilter_model::ipvs::{Ipvs, ServiceId};
@@ -34,7 +36,9 @@ use netfilter_model::{DeviceName, DeviceNameError};
 
 use super::{Status, print};
 use crate::cli::{Explain, Form};
+use crate::file::Reader;
 use crate::file::diagnostic::{Diagnostic, Diagnostics, Sources, Span};
+use crate::library;
 use facts::Facts;
 use follow::{End, From, Ground, follow};
 use host::NodeHost;
@@ -74,7 +78,11 @@ impl Session {
 
     fn run(&mut self, args: &Explain) -> Result<String, Wrong> {
         let probe = args.packet.as_deref().map(|text| self.packet(text)).transpose();
-        let inputs = self.inputs(args);
+        let scenario = self.scenario(args)?;
+        let (inputs, known_host) = match scenario {
+            Some((input, host)) => (Ok(vec![(input, Kind::IptablesRules)]), Some(host)),
+            None => (self.inputs(args), None),
+        };
         let (probe, inputs) = (probe?, inputs?);
         let family = match &probe {
             Some(probe) if probe.packet.tuple.src().is_ipv6() => Family::V6,
@@ -90,7 +98,9 @@ impl Session {
         let probe = probe.ok_or(Wrong)?;
         let facts = &loaded.facts;
         let in_dev = args.in_dev.as_deref().map(|name| self.device(name)).transpose()?;
-        let mut host = if args.host.is_empty() {
+        let mut host = if let Some(host) = known_host {
+            host
+        } else if args.host.is_empty() {
             let mut host = derive::host(&probe, in_dev, facts);
             add_virtual_servers(&mut host, &loaded.ipvs);
             host
@@ -118,6 +128,33 @@ impl Session {
                 .push(Diagnostic::error("bad-packet", span, error.message).help(error.help));
             Wrong
         })
+    }
+
+    /// Returns the node of a scenario, if the rules are to come from one.
+    fn scenario(&mut self, args: &Explain) -> Result<Option<(Input, NodeHost)>, Wrong> {
+        let [name] = &args.rules[..] else {
+            return Ok(None);
+        };
+        let built_in = library::get(name).is_some() && !Path::new(name).exists();
+        let is_scenario = built_in
+            || (name != "-"
+                && Input::open(name).is_ok_and(|input| input.kind() == Some(Kind::Scenario)));
+        if !is_scenario {
+            return match &args.node {
+                None => Ok(None),
+                Some(_) => Err(self.error(
+                    "no-scenario",
+                    format!("{name} is no scenario: it has no nodes"),
+                    "--node belongs to a scenario; rules of one node need none",
+                )),
+            };
+        }
+        let mut reader = Reader::default();
+        let scenario = reader.scenario(name, &[]);
+        let failed = reader.finish();
+        let scenario = scenario.filter(|_| !failed).ok_or(Wrong)?;
+        let node = scenario::node(&scenario.config, &scenario.name, args.node.as_deref());
+        node.map(Some).map_err(|(message, help)| self.error("no-node", message, &help))
     }
 
     /// Reads all files that are given, and tells what they are.
@@ -193,6 +230,10 @@ fn explain(
     let mut netns = Netns::default();
     netns.memory_mut().sets = loaded.sets.clone();
     let now = SimTime::ZERO;
+    for listing in &loaded.connections {
+        // Of two entries with one tuple, the first counts.
+        let _ = netns.conntrack_mut().insert(now, listing);
+    }
     let ground = Ground { rules: loaded, host, facts, netns: &netns, now };
     let (exploration, assumed) = follow(&ground, probe, from, Limits::default());
     let asked = &probe.packet;
@@ -204,7 +245,7 @@ fn explain(
     }
     assumptions.extend(host.assumptions().map(str::to_owned));
     assumptions.extend(assumed.texts());
-    if args.conntrack.is_empty() {
+    if loaded.connections.is_empty() {
         assumptions.push("no connection is known to the node (--conntrack gives some)".to_owned());
     }
     if loaded.has_match(keeps_state) {

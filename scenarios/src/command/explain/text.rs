@@ -176,8 +176,7 @@ impl Text {
         }
         let symptom = self.paint(first.symptom.name(), "1");
         let _ = write!(head, ", the client sees: {symptom}");
-        self.out.push_str(&head);
-        self.out.push('\n');
+        self.line(0, &head);
         self.path(&first.path);
         self.line(2, &format!("{}; {}", first.end, first.because));
         if others > 0 {
