@@ -47,26 +47,33 @@ impl Memory {
     /// Takes note of the ruleset that is in force from now on: what has a name stays as long as a
     /// rule names it, and a `recent` list has room for the largest hit count that is asked of it.
     ///
-    /// Without this call lists grow as rules are reached.
+    /// Without this call lists grow as rules are reached, and `limit` counts as nf_tables does.
     pub fn ruleset_loaded(&mut self, ruleset: &Ruleset) {
-        if self.backend != ruleset.tables.backend {
-            self.backend = ruleset.tables.backend;
-            self.limits.clear();
-        }
+        self.rulesets_loaded([ruleset]);
+    }
+
+    /// Does the same for rulesets that are in force together, such as those of two families.
+    pub fn rulesets_loaded<'r>(&mut self, rulesets: impl IntoIterator<Item = &'r Ruleset>) {
         let mut recent = BTreeSet::new();
         let mut hashlimits = BTreeSet::new();
-        let chains = Table::ALL.into_iter().flat_map(|table| ruleset.chains(table));
-        let rules = chains.flat_map(|chain| chain.rules());
-        for condition in rules.flat_map(|rule| rule.matches()) {
-            match condition {
-                Match::Recent(wanted) => {
-                    self.recent_list(wanted);
-                    recent.insert(wanted.name.clone());
+        for ruleset in rulesets {
+            if self.backend != ruleset.tables.backend {
+                self.backend = ruleset.tables.backend;
+                self.limits.clear();
+            }
+            let chains = Table::ALL.into_iter().flat_map(|table| ruleset.chains(table));
+            let rules = chains.flat_map(|chain| chain.rules());
+            for condition in rules.flat_map(|rule| rule.matches()) {
+                match condition {
+                    Match::Recent(wanted) => {
+                        self.recent_list(wanted);
+                        recent.insert(wanted.name.clone());
+                    }
+                    Match::Hashlimit(wanted) => {
+                        hashlimits.insert(wanted.name.clone());
+                    }
+                    _ => {}
                 }
-                Match::Hashlimit(wanted) => {
-                    hashlimits.insert(wanted.name.clone());
-                }
-                _ => {}
             }
         }
         self.recent.retain(|name, _| recent.contains(name));

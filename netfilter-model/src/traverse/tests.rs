@@ -668,6 +668,8 @@ fn state_of_rules_goes_with_the_table_and_names_stay_while_they_are_used() {
     memory.ruleset_loaded(&check);
     assert_eq!(accept(&check, &mut memory), Verdict::Accept, "no rule had named it");
     let _ = accept(&set, &mut memory);
+    memory.rulesets_loaded([&check, &limited]);
+    assert_eq!(memory.recent("seen").map(Iterator::count), Some(1), "one of both names it");
     memory.ruleset_loaded(&dropping(&recent(Check, Some(64))));
     assert_eq!(memory.recent("seen").map(Iterator::count), Some(0), "a list that grows is emptied");
 }
