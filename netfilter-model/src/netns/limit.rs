@@ -78,28 +78,48 @@ impl IcmpLimit {
     /// must be allowed, too. Both take from the same bucket.
     // Kernel: route.c, ip_error
     pub(super) fn allow_routing(&mut self, now: SimTime, to: IpAddr) -> bool {
-        self.take(now, to, ROUTE_COST, ROUTE_COST * ROUTE_BURST)
+        let full = ROUTE_COST * ROUTE_BURST;
+        let bucket = self.bucket(now, to, full);
+        bucket.fill(now, full);
+        bucket.take(ROUTE_COST)
     }
 
     // Kernel: inetpeer.c, inet_peer_xrlim_allow
     fn allow_peer(&mut self, now: SimTime, to: IpAddr) -> bool {
-        self.take(now, to, self.rate, self.rate * BURST)
+        let (rate, full) = (self.rate, self.rate * BURST);
+        let bucket = self.bucket(now, to, full);
+        // At the instant of a routing error nothing is filled, nor cut to what is full here.
+        if now > bucket.filled {
+            bucket.fill(now, full);
+        }
+        bucket.take(rate)
     }
 
-    fn take(&mut self, now: SimTime, to: IpAddr, cost: Duration, full: Duration) -> bool {
+    /// Returns the bucket of a destination; a new one is full.
+    fn bucket(&mut self, now: SimTime, to: IpAddr, full: Duration) -> &mut Bucket {
         if self.peers.len() >= self.sweep_len {
             let most = (self.rate * BURST).max(ROUTE_COST * ROUTE_BURST);
             self.peers.retain(|_, bucket| bucket.tokens + (now - bucket.filled) < most);
             self.sweep_len = (2 * self.peers.len()).max(64);
         }
-        let bucket = self.peers.entry(to).or_insert(Bucket { tokens: full, filled: now });
-        bucket.tokens = (bucket.tokens + (now - bucket.filled)).min(full);
-        bucket.filled = now;
-        match bucket.tokens.checked_sub(cost) {
-            Some(left) => bucket.tokens = left,
-            None => return false,
+        self.peers.entry(to).or_insert(Bucket { tokens: full, filled: now })
+    }
+}
+
+impl Bucket {
+    fn fill(&mut self, now: SimTime, full: Duration) {
+        self.tokens = (self.tokens + (now - self.filled)).min(full);
+        self.filled = now;
+    }
+
+    fn take(&mut self, cost: Duration) -> bool {
+        match self.tokens.checked_sub(cost) {
+            Some(left) => {
+                self.tokens = left;
+                true
+            }
+            None => false,
         }
-        true
     }
 }
 
@@ -136,11 +156,16 @@ mod tests {
             sent += u32::from(asked && limit.allow(at_ms(0), to(1), IcmpError::HostUnreachable));
         }
         assert_eq!(sent, 2);
-        // Without a limit of its own an ICMP error empties the bucket that routing pays from.
+        // Without a limit of its own an ICMP error empties the bucket that routing pays from,
         limit.rate = Duration::ZERO;
         assert!(limit.allow(at_ms(5000), to(1), IcmpError::PortUnreachable));
         assert!(!limit.allow_routing(at_ms(5900), to(1)));
         assert!(limit.allow_routing(at_ms(6100), to(1)));
+        // except one of routing itself.
+        for ms in [20_000, 20_040] {
+            assert!(limit.allow_routing(at_ms(ms), to(1)));
+            assert!(limit.allow(at_ms(ms), to(1), IcmpError::HostUnreachable));
+        }
     }
 
     #[test]

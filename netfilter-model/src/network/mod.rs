@@ -34,10 +34,10 @@ use std::time::Duration;
 use crate::conntrack::Sysctls;
 use crate::device::DeviceId;
 use crate::hook::{Hook, Table};
-use crate::host::{Env, Host, Ingress, RouteQuery, Socket};
+use crate::host::{Env, Host, Ingress, Route, RouteQuery, Socket};
 use crate::netns::{Answer, Delivery, Drop, DropReason, Egress, Netns, Outcome};
 use crate::packet::{IcmpError, Packet};
-use crate::rule::{FrameKind, Ruleset, RulesetBuilder};
+use crate::rule::{AddrType, FrameKind, Ruleset, RulesetBuilder};
 use crate::time::SimTime;
 use crate::traverse::Lookup;
 
@@ -278,8 +278,16 @@ impl Network {
     /// # Errors
     ///
     /// What the sender is told at once.
+    // Kernel: raw.c, raw_send_hdrinc: the header's source plays no part in routing
     pub fn send_packet(&mut self, id: NodeId, packet: Packet) -> Result<(), SendError> {
-        let sent = self.output(id, packet, Some(Socket::default()));
+        let dst = packet.tuple.dst();
+        let host = &self.node(id).host;
+        if host.addr_type(dst, None) == AddrType::Broadcast {
+            return Err(SendError::Prohibited);
+        }
+        let query = RouteQuery { dst, src: unspecified(dst), mark: packet.mark, in_dev: None };
+        let route = host.route(query);
+        let sent = self.output_by(id, packet, Some(Socket::default()), route);
         self.settle();
         sent
     }
@@ -291,8 +299,7 @@ impl Network {
     /// If there is no way.
     pub fn source_for(&self, id: NodeId, dst: IpAddr) -> Result<IpAddr, SendError> {
         let host = &self.node(id).host;
-        let src = if dst.is_ipv4() { IpAddr::from([0, 0, 0, 0]) } else { IpAddr::from([0u16; 8]) };
-        let query = RouteQuery { dst, src, mark: 0, in_dev: None };
+        let query = RouteQuery { dst, src: unspecified(dst), mark: 0, in_dev: None };
         let route = host.route(query);
         match refusal(route) {
             Some(error) => Err(error),
@@ -396,6 +403,17 @@ impl Network {
         let query =
             RouteQuery { dst: tuple.dst(), src: tuple.src(), mark: packet.mark, in_dev: None };
         let route = self.nodes[id.0 as usize].host.route(query);
+        self.output_by(id, packet, socket, route)
+    }
+
+    /// Runs a packet made here through the hooks, of which is known where it goes at first.
+    fn output_by(
+        &mut self,
+        id: NodeId,
+        packet: Packet,
+        socket: Option<Socket>,
+        route: Route,
+    ) -> Result<(), SendError> {
         if let Some(error) = refusal(route) {
             return Err(error);
         }
@@ -473,10 +491,17 @@ impl Network {
     }
 }
 
+/// Returns the address that stands for none, of the family of another.
+fn unspecified(of: IpAddr) -> IpAddr {
+    match of {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 /// Returns what a sender is told when there is no way.
 // Kernel: fib_semantics.c, fib_props
-fn refusal(route: crate::host::Route) -> Option<SendError> {
-    use crate::host::Route;
+fn refusal(route: Route) -> Option<SendError> {
     match route {
         Route::Local | Route::Forward { .. } | Route::Bridged { .. } => None,
         Route::NoRoute => Some(SendError::NetUnreachable),

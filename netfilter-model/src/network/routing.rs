@@ -175,6 +175,7 @@ impl HostConfig {
         let forwards =
             if dst.is_ipv4() { self.sysctls.ip_forward } else { self.sysctls.ipv6_forwarding };
         if is_martian_source(src)
+            || is_martian_destination(dst)
             || (is_loopback_v4(dst) || is_loopback_v4(src)) && !set.route_localnet
             || dst.is_ipv6() && (dst.is_loopback() || src.is_loopback())
         {
@@ -267,6 +268,14 @@ impl HostConfig {
 
 fn is_loopback_v4(addr: IpAddr) -> bool {
     addr.is_ipv4() && addr.is_loopback()
+}
+
+/// Nothing is multicast to a host that has joined no group, nor sent to this network.
+fn is_martian_destination(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(addr) => addr.is_multicast() || addr.octets()[0] == 0,
+        IpAddr::V6(addr) => addr.is_multicast() || addr.is_unspecified(),
+    }
 }
 
 fn is_martian_source(addr: IpAddr) -> bool {

@@ -175,7 +175,9 @@ impl Network {
         let tuple = tuple.ok_or(SendError::Invalid)?;
         let header = if address.is_ipv4() { 28 } else { 48 };
         let packet = Packet { mark, ..Packet::udp(id, tuple, header + size) };
-        self.send_packet(socket.node, packet)
+        let sent = self.output(socket.node, packet, Some(Socket::default()));
+        self.settle();
+        sent
     }
 
     /// Sends an echo request with `size` bytes of payload.
@@ -245,7 +247,9 @@ impl Network {
             return self.send_error(id, &packet, IcmpError::PortUnreachable);
         };
         self.sights.push(Sight::Datagram { node: id, packet });
-        if listener.answers {
+        // A broadcast address is no source.
+        let host = &self.nodes[id.0 as usize].host;
+        if listener.answers && host.is_local(tuple.dst()) {
             let len = packet.header_len() + 8 + u32::from(LINE);
             let answer = Packet::udp(Network::answer_id(id, packet.id), tuple.reply(), len);
             let _ = self.output(id, answer, Some(Socket::default()));

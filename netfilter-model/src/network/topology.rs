@@ -118,7 +118,7 @@ impl Topology {
     ) -> Result<(HostConfig, Vec<DeviceId>), TopologyError> {
         let mut host = HostConfig::new();
         let eth0 =
-            host.add_device("eth0", DeviceKind::Ethernet, machine.mac.unwrap_or(mac(0, at)))?;
+            host.add_device("eth0", DeviceKind::Ethernet, machine.mac.unwrap_or(mac(0, at + 1)))?;
         for address in &machine.addresses {
             let (len, len6) = self.fabric_len;
             host.add_address(eth0, *address, if address.is_ipv4() { len } else { len6 });
@@ -211,7 +211,7 @@ fn attach_pods(
 
 fn pod_host(pod: &Machine, network: &PodNetwork, at: usize) -> Result<HostConfig, TopologyError> {
     let mut host = HostConfig::new();
-    let eth0 = host.add_device("eth0", DeviceKind::Ethernet, pod.mac.unwrap_or(mac(0, at)))?;
+    let eth0 = host.add_device("eth0", DeviceKind::Ethernet, pod.mac.unwrap_or(mac(0, at + 1)))?;
     for address in &pod.addresses {
         let subnet = network.subnets.iter().find(|(subnet, _)| subnet.contains(*address));
         let Some((subnet, node)) = subnet else {

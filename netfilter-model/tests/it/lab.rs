@@ -285,15 +285,18 @@ fn serve() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// `NAME tcp/80 udp/53 …`: answers every line and datagram with its name and who it sees, until
+/// `NAME tcp/80 udp/53@127.0.0.1 …`: answers every line and datagram with its name and who it sees, until
 /// standard input ends.
 fn listen(args: &str) {
     let mut args = args.split_whitespace().map(str::to_owned);
     let name = args.next().expect("a name");
     for spec in args {
-        let (protocol, port) = spec.split_once('/').expect("a protocol and a port");
+        let (protocol, place) = spec.split_once('/').expect("a protocol and a port");
         let name = name.clone();
-        let any = format!("[::]:{port}");
+        let any = match place.split_once('@') {
+            Some((port, address)) => format!("{address}:{port}"),
+            None => format!("[::]:{place}"),
+        };
         if protocol == "tcp" {
             let listener = TcpListener::bind(any).expect("the port is free");
             std::thread::spawn(move || {

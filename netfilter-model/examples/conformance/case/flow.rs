@@ -220,7 +220,7 @@ impl World {
                 continue;
             }
             match packet.l4 {
-                L4::IcmpError { kind, quote } if quote.src_part == flow.sport => {
+                L4::IcmpError { quote, .. } if quote.src_part == flow.sport => {
                     let (icmp_type, code) = packet.tuple.icmp_kind();
                     record.icmp = Some((icmp_type, code, packet.tuple.src()));
                     break;
