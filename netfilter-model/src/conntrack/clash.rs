@@ -131,3 +131,6 @@ fn joins(winner: &Entry, loser: &Entry) -> Option<bool> {
         && winner.zones == [loser.zones[1], loser.zones[0]];
     reversed.then_some(true)
 }
+
+#[cfg(test)]
+mod tests;

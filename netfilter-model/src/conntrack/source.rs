@@ -106,3 +106,6 @@ impl Conntrack {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,11 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::nat;
-use crate::packet::TcpFlags;
+use crate::packet::{L4, TcpFlags};
 use crate::rule::{NatFlags, NatRange};
 use crate::testing::{CLIENT, NODE, REMOTE_POD, VIP, bits, tcp, udp};
 use crate::time::SimTime;
-use crate::tuple::Side;
+use crate::tuple::{Protocol, Side, Tuple};
 
 fn at(seconds: u64) -> SimTime {
     SimTime::from_nanos(seconds * 1_000_000_000)
@@ -228,6 +228,87 @@ fn a_dnat_range_takes_the_first_free_port_and_one_address_per_client() {
     assert_eq!(chosen.len(), 1, "the same client always gets the same address");
 }
 
+#[test]
+fn zones_keep_equal_flows_apart() {
+    let mut table = Conntrack::new(Sysctls::default());
+    let query = udp((CLIENT, 9), (VIP, 53));
+    let answer = Packet { tuple: query.tuple.reply(), ..query };
+    let mut see = |packet: &Packet, zones| {
+        let mut own = None;
+        let track = table.track(at(0), packet, zones, true, &mut own).expect("there is room");
+        if track.holder == Holder::Tentative {
+            table.confirm(at(0), &mut own).expect("no clash");
+        }
+        (track.info, table.len())
+    };
+    assert_eq!(see(&query, [0; 2]), (CtInfo::New, 1));
+    assert_eq!(see(&query, [7; 2]), (CtInfo::New, 2));
+    assert_eq!(see(&answer, [7; 2]), (CtInfo::Established, 2));
+    assert_eq!(see(&query, [7; 2]), (CtInfo::Established, 2));
+    assert_eq!(see(&query, [0; 2]), (CtInfo::New, 2), "the other was not answered");
+    assert_eq!(see(&answer, [8; 2]), (CtInfo::New, 3));
+    // A zone of the original direction alone: answers come in outside of zones.
+    let mut table = Conntrack::new(Sysctls::default());
+    let mut own = None;
+    let _ = table.track(at(0), &query, [7, 0], true, &mut own).expect("there is room");
+    table.confirm(at(0), &mut own).expect("no clash");
+    let back = table.track(at(0), &answer, [0; 2], true, &mut own).expect("there is room");
+    assert_eq!(back.info, CtInfo::Established);
+    assert_eq!(table.list(at(0))[0].zones, [7, 0]);
+}
+
+#[test]
+fn packets_that_belong_to_nothing_are_invalid() {
+    let mut table = Conntrack::new(Sysctls::default());
+    let icmp = |kind: u16| {
+        let tuple = Tuple::v4(Protocol::ICMP, CLIENT, 7, REMOTE_POD, kind << 8);
+        Packet::icmp_echo(0, tuple)
+    };
+    let bad = Packet { bad_checksum: true, ..udp((CLIENT, 9), (VIP, 53)) };
+    let invalid = |table: &mut Conntrack, packet: &Packet, received| {
+        let track = table.track(at(0), packet, [0; 2], received, &mut None);
+        track.expect("there is room").info == CtInfo::Invalid
+    };
+    assert!(invalid(&mut table, &bad, true));
+    assert!(!invalid(&mut table, &bad, false), "a checksum that the device is to fill in");
+    for kind in [0, 14, 16, 18, 9, 10, 42] {
+        assert!(invalid(&mut table, &icmp(kind), true), "type {kind}");
+    }
+    for kind in [8, 13, 15, 17] {
+        assert!(!invalid(&mut table, &icmp(kind), true), "type {kind}");
+    }
+    assert_eq!((table.stats().invalid, table.len()), (8, 0));
+    let lenient = Sysctls { checksum: false, ..Sysctls::default() };
+    assert!(!invalid(&mut Conntrack::new(lenient), &bad, true));
+}
+
+#[test]
+fn protocols_have_timeouts_of_their_own() {
+    let life = |protocol: u8, packets: u8| {
+        let mut table = Conntrack::new(Sysctls::default());
+        let there = Tuple::v4(Protocol(protocol), CLIENT, 0, REMOTE_POD, 0);
+        for tuple in [there, there.reply(), there].into_iter().take(packets.into()) {
+            pass(&mut table, at(0), &Packet::new(0, tuple, L4::Other, 60)).unwrap();
+        }
+        let assured = table.list(at(0))[0].assured;
+        (life(&table, at(0))[0], assured)
+    };
+    assert_eq!([1, 2, 3].map(|n| life(89, n)), [(600, false), (600, false), (600, false)]);
+    assert_eq!([1, 2, 3].map(|n| life(47, n)), [(30, false), (30, false), (180, true)]);
+    assert_eq!([1, 2, 3].map(|n| life(136, n)), [(30, false), (30, false), (120, true)]);
+    assert_eq!([1, 2].map(|n| life(132, n)), [(3, false), (210, true)]);
+}
+
+/// What a naive list knows of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Naive {
+    port: u16,
+    end: u64,
+    answered: bool,
+    /// The last packet was a SYN, whose answer opens the connection anew.
+    asked: bool,
+}
+
 fn flow() -> impl Strategy<Value = (u8, u16, u8, u16, bool)> {
     (1u8..4, 1u16..6, 1u8..4, 80u16..82, any::<bool>())
 }
@@ -270,6 +351,78 @@ proptest! {
                     prop_assert_eq!(found, Some((entry, direction)));
                 }
             }
+        }
+    }
+
+    // The table is a list of flows, searched from end to end.
+    #[test]
+    fn a_naive_list_agrees(
+        packets in prop::collection::vec((1u16..20, any::<bool>(), 0u64..12), 1..200)
+    ) {
+        let mut table = Conntrack::new(Sysctls::default());
+        let mut naive: Vec<Naive> = Vec::new();
+        let mut now = 0;
+        for (port, is_answer, wait) in packets {
+            now += wait;
+            let packet = if is_answer {
+                tcp((VIP, 80), (CLIENT, port), TcpFlags::SYN_ACK)
+            } else {
+                tcp((CLIENT, port), (VIP, 80), TcpFlags::SYN)
+            };
+            naive.retain(|flow| flow.end > now);
+            let known = naive.iter_mut().find(|flow| flow.port == port);
+            let expected = match (known, is_answer) {
+                (None, true) => CtInfo::Invalid,
+                (None, false) => {
+                    naive.push(Naive { port, end: now + 120, answered: false, asked: true });
+                    CtInfo::New
+                }
+                // A SYN that is sent again renews nothing.
+                (Some(flow), false) => {
+                    flow.asked = true;
+                    if flow.answered { CtInfo::Established } else { CtInfo::New }
+                }
+                (Some(flow), true) => {
+                    if flow.asked {
+                        flow.end = now + 60;
+                    }
+                    (flow.answered, flow.asked) = (true, false);
+                    CtInfo::Established
+                }
+            };
+            prop_assert_eq!(pass(&mut table, at(now), &packet), Ok(expected));
+            let mut ends: Vec<_> =
+                table.entries(at(now)).map(|e| (e.original.src_part, e.deadline())).collect();
+            ends.sort_unstable();
+            naive.sort_unstable();
+            let expected: Vec<_> = naive.iter().map(|flow| (flow.port, at(flow.end))).collect();
+            prop_assert_eq!(ends, expected);
+        }
+    }
+
+    // However full the table is, what is assured stays as long as it lives.
+    #[test]
+    fn early_drop_spares_what_is_assured(
+        opened in prop::collection::vec(any::<bool>(), 1..100), buckets in 2u32..40
+    ) {
+        let mut table = Conntrack::new(Sysctls { max: 16, buckets, ..Sysctls::default() });
+        let mut assured = Vec::new();
+        for (port, answered) in (1..).zip(opened) {
+            let syn = tcp((CLIENT, port), (VIP, 80), TcpFlags::SYN);
+            let mut own = None;
+            let full = table.track(at(0), &syn, [0; 2], true, &mut own).is_err();
+            if full {
+                continue;
+            }
+            table.confirm(at(0), &mut own).unwrap();
+            if answered {
+                let answer = tcp((VIP, 80), (CLIENT, port), TcpFlags::SYN_ACK);
+                pass(&mut table, at(0), &answer).unwrap();
+                pass(&mut table, at(0), &tcp((CLIENT, port), (VIP, 80), TcpFlags::ACK)).unwrap();
+                assured.push(syn.tuple);
+            }
+            prop_assert!(table.len() <= 16);
+            prop_assert!(assured.iter().all(|tuple| table.lookup(at(0), tuple).is_some()));
         }
     }
 
