@@ -58,7 +58,7 @@ impl<'t> Reader<'t> {
             self.end_listing();
             return;
         }
-        if let Some(name) = text.strip_prefix("Name:") {
+        if let Some(name) = text.strip_prefix("Name: ") {
             self.end_listing();
             let (name, kind, header) = (name.trim(), "", "");
             self.listing = Some(Listing { line, name, kind, header, entries: None, members: None });

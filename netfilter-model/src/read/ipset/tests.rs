@@ -146,3 +146,12 @@ fn ranges_do_not_grow_without_end() {
     assert!(value.get("a").unwrap().len() < 1 << 21);
     assert_eq!(remarks.len(), 39, "each but the first is too much");
 }
+
+#[test]
+fn a_member_whose_name_begins_like_a_listing_is_a_member() {
+    let text =
+        "Name: all\nType: list:set\nHeader: size 8\nNumber of entries: 1\nMembers:\nName:b\n";
+    let (saved, remarks) = saved(text);
+    assert_eq!(saved, "create all list:set size 8\nadd all Name:b\n");
+    assert_eq!(remarks, []);
+}
