@@ -1,6 +1,8 @@
 //! What iptables makes of rules, in both back ends, and what the reader makes of them.
 
+use netfilter_model::hook::Table;
 use netfilter_model::read::{Source, WithCounters, iptables_rules};
+use netfilter_model::rule::{Match, Rule, Target};
 use netfilter_model::tuple::Family;
 
 use crate::lab::{Lab, Tool, skip};
@@ -205,5 +207,81 @@ fn the_reader_makes_of_rules_what_both_back_ends_make_of_them() {
                 assert_eq!(again.value[0].iptables_save(WithCounters::No), saved);
             }
         }
+    }
+}
+
+/// Rules that no kernel takes: family, table, chain and rule.
+const REFUSED: &[(Family, &str, &str)] = &[
+    (Family::V4, "filter", "INPUT -m mac --mac-source xx:00:00:00:00:01"),
+    (Family::V4, "filter", "OUTPUT -m mac --mac-source 02:00:00:00:00:01"),
+    (Family::V4, "filter", "INPUT -m owner --uid-owner 0"),
+    (Family::V4, "filter", "OUTPUT -m owner --suppl-groups --uid-owner 0"),
+    (Family::V4, "filter", "OUTPUT -m addrtype --dst-type LOCAL --limit-iface-in"),
+    (Family::V4, "filter", "INPUT -m addrtype --dst-type LOCAL --limit-iface-out"),
+    (Family::V6, "filter", "INPUT -m addrtype --dst-type BROADCAST"),
+    (Family::V4, "filter", "OUTPUT -m physdev --physdev-out eth0"),
+    (Family::V4, "filter", "INPUT -m limit --limit 1/day --limit-burst 45"),
+    (Family::V4, "filter", "INPUT -m recent --set --seconds 5"),
+    (Family::V4, "filter", "INPUT -m recent --rcheck --reap"),
+    (Family::V4, "filter", "INPUT -m multiport --dports 5"),
+    (
+        Family::V4,
+        "filter",
+        "INPUT -p tcp -m multiport --dports 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16",
+    ),
+    (Family::V4, "filter", "INPUT -m tcp --dport 5"),
+    (Family::V4, "filter", "INPUT -p udp -m tcp --dport 5"),
+    (Family::V4, "filter", "INPUT -p tcp --dport 6:5"),
+    (Family::V4, "filter", "INPUT -p tcp --tcp-option 0"),
+    (Family::V4, "filter", "INPUT -p udp -m tcpmss --mss 5"),
+    (Family::V4, "filter", "INPUT -m statistic --mode nth --every 3 --packet 3"),
+    (Family::V4, "filter", "INPUT -m statistic --mode random --probability 1.1"),
+    (Family::V4, "filter", "INPUT -m state --state NEW,DNAT"),
+    (Family::V4, "filter", "INPUT -o eth0"),
+    (Family::V4, "filter", "OUTPUT -i eth0"),
+    (Family::V4, "filter", "INPUT -m rpfilter"),
+    (Family::V4, "filter", "INPUT -j REJECT --reject-with tcp-reset"),
+    (Family::V4, "filter", "INPUT -j REJECT --reject-with icmp6-no-route"),
+    (Family::V4, "filter", "INPUT -j DNAT --to-destination 10.0.0.1"),
+    (Family::V4, "filter", "INPUT -j NOTRACK"),
+    (Family::V4, "filter", "INPUT -j TTL --ttl-set 5"),
+    (Family::V4, "filter", "INPUT -j FORWARD"),
+    (Family::V4, "filter", "INPUT ! -p 0"),
+    (Family::V4, "filter", "INPUT ! -s 10.0.0.1,10.0.0.2"),
+    (Family::V4, "filter", "INPUT -p tcp --nothing 5"),
+    (Family::V4, "mangle", "INPUT -p tcp -j TPROXY --on-port 5"),
+    (Family::V4, "mangle", "PREROUTING -j TPROXY --on-port 5"),
+    (Family::V4, "mangle", "INPUT -p tcp --syn -j TCPMSS --clamp-mss-to-pmtu"),
+    (Family::V4, "mangle", "PREROUTING -j CLASSIFY --set-class 1:2"),
+    (Family::V4, "mangle", "INPUT -j REJECT"),
+    (Family::V4, "nat", "POSTROUTING -j DNAT --to-destination 10.0.0.1"),
+    (Family::V4, "nat", "PREROUTING -j MASQUERADE"),
+    (Family::V4, "nat", "OUTPUT -j SNAT --to-source 10.0.0.1"),
+    (Family::V4, "nat", "PREROUTING -j DNAT --to-destination 10.0.0.1:5"),
+    (Family::V4, "nat", "PREROUTING -p tcp -j DNAT --to-destination 10.0.0.1 --random-fully"),
+    (Family::V4, "nat", "PREROUTING -j DROP"),
+    (Family::V6, "nat", "PREROUTING -j DNAT --to-destination 10.0.0.1"),
+];
+
+#[test]
+fn what_the_kernel_refuses_is_said_and_kept_as_unsupported() {
+    let lab = match Lab::try_new(Tool::Legacy) {
+        Ok(lab) => lab,
+        Err(reason) => return skip("what the kernel refuses", &reason),
+    };
+    for (family, name, rule) in REFUSED {
+        let text = format!("*{name}\n-A {rule}\nCOMMIT\n");
+        let taken = lab.reload(Tool::Legacy, *family, name, &text);
+        assert!(taken.is_err(), "the kernel takes {name} {rule}: {taken:?}");
+        let source = Source { family: Some(*family), ..Source::default() };
+        let read = iptables_rules(&text, source);
+        assert!(read.remarks.iter().any(|remark| remark.line == 2), "{name} {rule}");
+        let chains = Table::ALL.into_iter().flat_map(|table| read.value[0].ruleset.chains(table));
+        let rules: Vec<_> = chains.flat_map(|chain| chain.rules()).collect();
+        let unsupported = |rule: &&Rule| {
+            let is = |condition: &Match| matches!(condition, Match::Unsupported(_));
+            rule.matches().iter().any(is) || matches!(rule.target(), Target::Unsupported(_))
+        };
+        assert!(!rules.is_empty() && rules.iter().all(unsupported), "{name} {rule}: {rules:?}");
     }
 }

@@ -3,16 +3,15 @@
 use std::borrow::Cow;
 
 use super::Counters;
+use super::build::{build_match, build_target, unsupported};
 use super::matches;
 use super::options::{
-    self, CONTINUING, Extension, Given, Instance, MATCHES, Spec, TARGETS, UNMODELLED_MATCHES,
-    UNMODELLED_TARGETS,
+    self, Extension, Given, Instance, MATCHES, Spec, TARGETS, UNMODELLED_MATCHES,
 };
-use super::target;
 use super::value;
 use super::words::Word;
 use crate::prefix::Prefix;
-use crate::rule::{DeviceMatch, Match, Origin, Rule, Target, Unsupported};
+use crate::rule::{DeviceMatch, Match, Origin, Rule, Target};
 use crate::tuple::{Family, Protocol};
 
 /// What a command does.
@@ -109,6 +108,9 @@ const GLOBALS: [(&str, char, u8); 30] = [
     ("set-counters", 'c', 2),
     ("wait", 'w', 0),
 ];
+
+/// How many matches a rule may have; iptables has no limit, but each option is looked up in all.
+const MATCHES_MAX: usize = 200;
 
 /// Where an option belongs.
 enum Place {
@@ -472,6 +474,9 @@ impl<'w, 't> Parser<'w, 't> {
                 self.optional_number();
             }
             'n' | 'v' | 'x' | 'b' => {}
+            'm' if self.matches.len() >= MATCHES_MAX => {
+                self.stray(start, format!("more than {MATCHES_MAX} matches"));
+            }
             'm' => self.begin_match(value),
             'j' => self.begin_target(value, start),
             'g' => self.goto = Some(value),
@@ -558,8 +563,8 @@ impl<'w, 't> Parser<'w, 't> {
         if let Some(invert) = self.fragment {
             rule = rule.with(Match::Fragment { invert });
         }
-        for text in std::mem::take(&mut self.loose) {
-            rule = rule.with(unsupported("", text));
+        if !self.loose.is_empty() {
+            rule = rule.with(unsupported("", self.loose.join(" ")));
         }
         for instance in std::mem::take(&mut self.matches) {
             let (condition, trouble) = build_match(self.family, &instance);
@@ -614,68 +619,4 @@ impl<'w, 't> Parser<'w, 't> {
         }
         rules
     }
-}
-
-/// Returns the match of an instance, and what is wrong if it is kept as unsupported.
-pub(super) fn build_match(family: Family, instance: &Instance<'_>) -> (Match, Option<Trouble>) {
-    let name = &*instance.name;
-    let problem = match instance.extension {
-        Some(_) => match built(family, instance) {
-            Ok(condition) => return (condition, None),
-            Err(problem) => format!("match {name}: {problem}"),
-        },
-        None if UNMODELLED_MATCHES.contains(&name) => format!("match {name} is not modelled"),
-        None => format!("match {name} is not known"),
-    };
-    (unsupported(name, instance.raw_text()), Some((problem, Some(BOTH_ANSWERS))))
-}
-
-/// Returns the target of an instance, and what is wrong if it is kept as unsupported.
-pub(super) fn build_target(
-    family: Family,
-    instance: &Instance<'_>,
-) -> (DraftTarget, Option<Trouble>) {
-    let name = instance.name.to_string();
-    let kept = || {
-        let (name, options) = ((*name).into(), instance.raw_text().into());
-        Box::new(Unsupported { name, options })
-    };
-    let plain = instance.raw.is_empty();
-    let (known, problem) = if instance.extension.is_some() {
-        match target::build(family, instance) {
-            Ok(target @ (Target::Accept | Target::Drop | Target::Return)) => {
-                return (DraftTarget::Known(target), None);
-            }
-            Ok(target) => (Some(target), None),
-            Err(problem) => (None, Some(format!("target {name}: {problem}"))),
-        }
-    } else if CONTINUING.contains(&&*name) {
-        (Some(Target::Continue(kept())), None)
-    } else if UNMODELLED_TARGETS.contains(&&*name) {
-        let problem = format!("target {name} is not modelled");
-        (Some(Target::Unsupported(kept())), Some(problem))
-    } else {
-        (None, Some(format!("target {name} is not known")))
-    };
-    if plain {
-        // It may be a chain.
-        return (DraftTarget::Named(name, known), None);
-    }
-    let target = known.unwrap_or_else(|| Target::Unsupported(kept()));
-    (DraftTarget::Known(target), problem.map(|problem| (problem, Some(BOTH_VERDICTS))))
-}
-
-pub(super) const BOTH_ANSWERS: &str = "evaluation follows both answers: may match, may not";
-pub(super) const BOTH_VERDICTS: &str =
-    "evaluation follows both: the packet is dropped, the next rule runs";
-
-fn built(family: Family, instance: &Instance<'_>) -> Result<Match, String> {
-    if instance.given.iter().any(|given| given.key.is_empty()) {
-        return Err("an option without its value".to_owned());
-    }
-    matches::build(family, instance)
-}
-
-pub(super) fn unsupported(name: &str, options: String) -> Match {
-    Match::Unsupported(Box::new(Unsupported { name: name.into(), options: options.into() }))
 }

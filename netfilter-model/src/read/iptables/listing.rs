@@ -1,7 +1,10 @@
 //! What `iptables -L` prints: rules in columns, behind which matches and targets say in words
 //! what they do.
 
-use super::command::{self, Draft, DraftTarget, unsupported};
+use std::collections::BTreeSet;
+
+use super::build::{BOTH_ANSWERS, build_match, build_target, unsupported};
+use super::command::{self, Draft, DraftTarget};
 use super::matches::device;
 use super::options::{self, TARGETS};
 use super::phrase::{self, Phrases};
@@ -52,7 +55,7 @@ struct Section {
     /// The chain whose rules are being read.
     chain: String,
     /// The chains so far, and whether a user chain was among them.
-    seen: Vec<String>,
+    seen: BTreeSet<String>,
     users: bool,
 }
 
@@ -125,14 +128,14 @@ impl<'t> Reader<'_, 't> {
     fn chain(&mut self, at: usize, heading: &Heading<'t>) {
         let again = |section: &Section| {
             let builtin = heading.policy.is_some();
-            (builtin && section.users) || section.seen.iter().any(|name| name == heading.name)
+            (builtin && section.users) || section.seen.contains(heading.name)
         };
         if self.section.as_ref().is_none_or(again) {
             self.begin(at);
         }
         let Some(section) = &mut self.section else { return };
         heading.name.clone_into(&mut section.chain);
-        section.seen.push(heading.name.to_owned());
+        section.seen.insert(heading.name.to_owned());
         section.users |= heading.policy.is_none();
         let (policy, counters) = heading.policy.unwrap_or(("-", None));
         let declared =
@@ -148,13 +151,12 @@ impl<'t> Reader<'_, 't> {
         let mut hooks: Vec<Hook> = Vec::new();
         let mut users = false;
         let mut only_in = None;
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
         for line in &self.lines[from..] {
             let text = line.text.trim();
             if let Some(heading) = heading(text) {
                 let hook = Hook::ALL.into_iter().find(|hook| hook.chain_name() == heading.name);
-                if heading.policy.is_some()
-                    && (users || hook.is_some_and(|hook| hooks.contains(&hook)))
-                {
+                if (heading.policy.is_some() && users) || !seen.insert(heading.name) {
                     break;
                 }
                 hooks.extend(hook.filter(|_| heading.policy.is_some()));
@@ -167,7 +169,7 @@ impl<'t> Reader<'_, 't> {
             shown = shown.or_else(|| shown_in_listing(text));
             only_in = only_in.or_else(|| only_table(text));
         }
-        let family = self.program.map(|(family, _)| family).or(shown).or(self.source.family);
+        let family = self.program.map(|(family, _)| family).or(self.source.family).or(shown);
         let family = family.unwrap_or_default();
         let backend = self.program.and_then(|(_, backend)| backend);
         let table = match self.prompt_table.take().or(self.source.table) {
@@ -191,7 +193,7 @@ impl<'t> Reader<'_, 't> {
             let problem = format!("table {table} for the second time");
             self.remark(from, problem, Some("what stands before is forgotten"));
         }
-        let (chain, seen) = (String::new(), Vec::new());
+        let (chain, seen) = (String::new(), BTreeSet::new());
         self.section = Some(Section { table, dump, chain, seen, users: false });
     }
 
@@ -208,17 +210,27 @@ impl<'t> Reader<'_, 't> {
                 for (problem, help) in problems {
                     self.remark(at, problem, help);
                 }
-                self.dumps[dump].append(table, &chain, draft);
+                self.append(dump, table, &chain, draft);
             }
             None => {
                 // A cut row may be a rule all the same.
                 let rule = Rule::new(origin).with(unsupported("", text.to_owned()));
                 let unknown = crate::rule::Unsupported { name: "?".into(), options: "".into() };
                 let target = DraftTarget::Known(Target::Unsupported(Box::new(unknown)));
-                self.remark(at, "the row is not understood", Some(command::BOTH_ANSWERS));
-                self.dumps[dump].append(table, &chain, Draft { rule, target, counters: None });
+                self.remark(at, "the row is not understood", Some(BOTH_ANSWERS));
+                self.append(dump, table, &chain, Draft { rule, target, counters: None });
             }
         }
+    }
+
+    fn append(&mut self, dump: usize, table: Table, chain: &str, draft: Draft) {
+        let complete = self.columns.devices;
+        let Some(line) = self.dumps[dump].append(table, chain, draft, complete) else { return };
+        let at = (line as usize).saturating_sub(1).min(self.lines.len() - 1);
+        let problem = "no packet passes this rule, yet others follow: the listing may leave out \
+                       a condition of it";
+        let help = if complete { "compare it with iptables-save" } else { BOTH_ANSWERS };
+        self.remark(at, problem, Some(help));
     }
 
     fn finish(self) -> Read<Vec<IptablesDump>> {
@@ -397,13 +409,13 @@ impl<'t> Row<'t> {
         let mut phrases = Phrases::new(self.rest, self.target, origin.item);
         let said = phrase::read(&mut phrases);
         for instance in &said.matches {
-            let (condition, trouble) = command::build_match(family, instance);
+            let (condition, trouble) = build_match(family, instance);
             problems.extend(trouble);
             rule = rule.with(condition);
         }
         if !said.unknown.is_empty() {
             let problem = format!("{:?} is not understood", said.unknown);
-            problems.push((problem, Some(command::BOTH_ANSWERS)));
+            problems.push((problem, Some(BOTH_ANSWERS)));
             rule = rule.with(unsupported("", said.unknown));
         }
         problems.extend(said.assumed);
@@ -414,7 +426,7 @@ impl<'t> Row<'t> {
                 let mut instance = options::Instance::new(name.into(), extension);
                 instance.given = said.target;
                 instance.raw = said.target_raw;
-                let (target, trouble) = command::build_target(family, &instance);
+                let (target, trouble) = build_target(family, &instance);
                 problems.extend(trouble);
                 target
             }

@@ -1,5 +1,6 @@
 //! Readers of what iptables prints: `iptables-save`, `iptables -S`, `iptables -L`.
 
+mod build;
 mod command;
 mod listing;
 mod matches;
@@ -40,7 +41,7 @@ pub struct Source {
     pub file: u32,
     /// The table of rules for which the text names none.
     pub table: Option<Table>,
-    /// The family of rules for which the text names none.
+    /// The family of rules for which the text names none; without, addresses show it.
     pub family: Option<Family>,
 }
 

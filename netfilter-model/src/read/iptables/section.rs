@@ -1,5 +1,6 @@
 //! The lines of `iptables-save` and `iptables -S`, and of scripts that call iptables.
 
+use super::build::unsupported;
 use super::command::{self, Action, Trouble};
 use super::tables::Tables;
 use super::words::{self, Word};
@@ -167,8 +168,8 @@ impl<'t> Reader<'_, 't> {
             let text = line.text.trim_start();
             !text.starts_with('*') && text.trim_end() != "COMMIT"
         });
-        let told = section.filter_map(|line| shown_family(line.text)).next();
-        told.or(self.source.family).unwrap_or_default()
+        let mut shown = section.filter_map(|line| shown_family(line.text));
+        self.source.family.or_else(|| shown.next()).unwrap_or_default()
     }
 
     fn chain(&mut self, at: usize, text: &str) {
@@ -231,7 +232,7 @@ impl<'t> Reader<'_, 't> {
             rule.counters = counters.or(rule.counters);
             if cut && rule.target == command::DraftTarget::Known(Target::None) {
                 // Without its end the rule would match more than it should.
-                let end = command::unsupported("", String::new());
+                let end = unsupported("", String::new());
                 rule.rule = rule.rule.clone().with(end);
                 let unknown = Unsupported { name: "?".into(), options: "".into() };
                 let target = Target::Unsupported(Box::new(unknown));

@@ -1,12 +1,13 @@
 //! Tables while they are read, and the ruleset that they amount to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::command::{Action, BOTH_VERDICTS, Command, Draft, DraftTarget, Trouble};
+use super::build::{BOTH_VERDICTS, unsupported};
+use super::command::{Action, Command, Draft, DraftTarget, Trouble};
 use super::{Counters, IptablesDump};
 use crate::hook::{Hook, Hooks, Table};
-use crate::rule::{Backend, ChainId, Policy, Rules, RulesetBuilder, Target, Unsupported};
+use crate::rule::{Backend, ChainId, Match, Policy, Rules, RulesetBuilder, Target, Unsupported};
 use crate::tuple::Family;
 
 /// A chain while it is read.
@@ -35,7 +36,12 @@ pub(super) struct Tables {
     pub(super) backend: Option<Backend>,
     tables: [Option<DraftTable>; 5],
     order: Vec<Table>,
+    /// What the commands of a script have cost, which may be more than a step each.
+    work: usize,
 }
+
+/// How much work a text may ask for: beyond it, commands that search are passed over.
+const WORK_MAX: usize = 20_000_000;
 
 /// What is wrong, with the line that it is about.
 pub(super) type Finding = (u32, Trouble);
@@ -70,7 +76,7 @@ impl DraftTable {
 
 impl Tables {
     pub(super) fn new(family: Family, backend: Option<Backend>) -> Tables {
-        Tables { family, backend, tables: Default::default(), order: Vec::new() }
+        Tables { family, backend, tables: Default::default(), order: Vec::new(), work: 0 }
     }
 
     /// Returns whether nothing was read.
@@ -126,6 +132,10 @@ impl Tables {
         let Command { action: Some(action), chain: name, argument, rules, .. } = command else {
             return Err(("no command of iptables".to_owned(), None));
         };
+        self.work += self.cost(table, action, &name, rules.len());
+        if self.work > WORK_MAX {
+            return Err(("the text asks for too much work".to_owned(), Some("it is cut here")));
+        }
         let table = self.table(table);
         match action {
             Action::Nothing => return Ok(()),
@@ -187,9 +197,43 @@ impl Tables {
         Ok(())
     }
 
-    /// Appends a rule to a chain, which is there from then on.
-    pub(super) fn append(&mut self, table: Table, chain: &str, rule: Draft) {
-        self.table(table).find_or_add(chain).rules.push(rule);
+    /// Returns how many chains and rules a command may have to look at.
+    fn cost(&mut self, table: Table, action: Action, name: &str, rules: usize) -> usize {
+        let table = self.table(table);
+        match action {
+            Action::DeleteChain | Action::Rename => {
+                table.chains.iter().map(|chain| 10 * (chain.rules.len() + 1)).sum()
+            }
+            Action::Flush if name.is_empty() => table.chains.len(),
+            Action::Insert(_) | Action::Replace(_) | Action::Delete(_) => {
+                (table.find(name).map_or(0, |chain| chain.rules.len()) + 1) * rules.max(1)
+            }
+            // A list of addresses makes many rules of one line.
+            Action::Append if rules > 1 => rules * 100,
+            _ => 0,
+        }
+    }
+
+    /// Appends a rule of a listing to a chain, which is there from then on. Returns the line of
+    /// the rule before it if no packet can pass that one, which may be because the listing leaves
+    /// a condition out: if it does so, that rule may match or not.
+    pub(super) fn append(
+        &mut self,
+        table: Table,
+        chain: &str,
+        rule: Draft,
+        complete: bool,
+    ) -> Option<u32> {
+        let rules = &mut self.table(table).find_or_add(chain).rules;
+        let last = rules.last_mut().filter(|last| last.ends_everything());
+        let line = last.map(|last| {
+            if !complete {
+                last.rule = last.rule.clone().with(unsupported("?", String::new()));
+            }
+            last.rule.origin.item
+        });
+        rules.push(rule);
+        line
     }
 
     /// Sets how many packets the policy of a chain decided about.
@@ -240,9 +284,13 @@ impl Tables {
             }
         }
         let (ruleset, refused) = builder.build_leniently();
+        let named = Table::ALL.map(|table| -> BTreeMap<&str, u32> {
+            let chains = ruleset.chains(table).iter();
+            chains.map(|chain| (&**chain.name(), chain.id.index)).collect()
+        });
         for error in refused {
-            let chain = ruleset.chains(error.table).iter().find(|chain| chain.name == error.chain);
-            let place = chain.map(|chain| (error.table, chain.id.index, error.rule.unwrap_or(0)));
+            let chain = named[error.table as usize].get(&*error.chain);
+            let place = chain.map(|index| (error.table, *index, error.rule.unwrap_or(0)));
             let line = place.and_then(|place| lines.get(&place)).copied().unwrap_or(0);
             let help = "the kernel or iptables would refuse this; evaluation follows both answers";
             findings.push((line, (error.to_string(), Some(help))));
@@ -253,6 +301,20 @@ impl Tables {
 }
 
 impl Draft {
+    /// Returns whether no packet passes the rule.
+    fn ends_everything(&self) -> bool {
+        let asks = self.rule.matches().iter().any(|m| !matches!(m, Match::Comment(_)));
+        let ends = match &self.target {
+            DraftTarget::Goto(_) => true,
+            DraftTarget::Known(target) | DraftTarget::Named(_, Some(target)) => matches!(
+                target,
+                Target::Accept | Target::Drop | Target::Return | Target::Reject(_) | Target::Nat(_)
+            ),
+            DraftTarget::Named(_, None) => false,
+        };
+        ends && !asks
+    }
+
     /// Returns whether the rules say the same.
     fn is_like(&self, other: &Draft) -> bool {
         self.rule.matches() == other.rule.matches() && self.target == other.target
@@ -261,12 +323,11 @@ impl Draft {
 
 impl DraftTable {
     fn delete(&mut self, name: &str) -> Result<(), Trouble> {
-        let called = |name: &str| {
-            let mut targets = self.chains.iter().flat_map(|chain| &chain.rules);
-            targets.any(|rule| rule.target.calls() == Some(name))
-        };
+        let rules = self.chains.iter().flat_map(|chain| &chain.rules);
+        let called: BTreeSet<&str> = rules.filter_map(|rule| rule.target.calls()).collect();
         let goes = |chain: &Draftable| {
-            let empty = chain.hook.is_none() && chain.rules.is_empty() && !called(&chain.name);
+            let called = called.contains(&*chain.name);
+            let empty = chain.hook.is_none() && chain.rules.is_empty() && !called;
             empty && (name.is_empty() || *chain.name == *name)
         };
         let going: Vec<bool> = self.chains.iter().map(goes).collect();

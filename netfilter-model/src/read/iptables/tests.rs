@@ -474,6 +474,31 @@ COMMIT
 }
 
 #[test]
+fn a_rule_that_hides_the_ones_behind_it_may_lack_a_condition() {
+    let text = "\
+$ iptables -t filter -L
+Chain INPUT (policy DROP)
+target     prot opt source               destination         
+ACCEPT     all  --  anywhere             anywhere             /* lo */
+DROP       all  --  anywhere             anywhere            
+";
+    let read = iptables_listing(text, Source::default());
+    let lines: Vec<u32> = read.remarks.iter().map(|remark| remark.line).collect();
+    assert_eq!(lines, [3, 4], "{:?}", read.remarks);
+    let expected = "-A INPUT -m comment --comment lo -m ? -j ACCEPT\n-A INPUT -j DROP\n";
+    assert!(saved(&one(read)).contains(expected));
+}
+
+#[test]
+fn much_work_from_little_text_is_not_done() {
+    let chains: String = (0..3000).map(|n| format!("-N C{n}\n-A C{n} -g C{n}\n")).collect();
+    let text = format!("*filter\n{chains}{}COMMIT\n", "-X\n".repeat(40_000));
+    let read = read(&text);
+    assert!(read.remarks.iter().any(|remark| remark.problem.contains("too much work")));
+    assert_eq!(one(read).ruleset.rule_count(Table::Filter), 3000);
+}
+
+#[test]
 fn a_policy_of_table_nat_may_drop_as_iptables_restore_lets_it() {
     let read = read("*nat\n:PREROUTING DROP [0:0]\nCOMMIT\n");
     assert_eq!(read.remarks, []);
