@@ -19,7 +19,9 @@
 //! - [`packet`], [`mod@tuple`]: a packet is a struct of fields.
 //! - [`hook`]: hooks, tables, and their order as data.
 //! - [`mod@set`]: ipsets, which rules match and change.
-//! - [`read`], [`ipvs`]: what ipset and ipvsadm print; services of IPVS as data.
+//! - [`read`]: what iptables, ipset, ipvsadm and their like print, read back, with a remark for
+//!   what is not understood.
+//! - [`ipvs`]: services of IPVS as data.
 //! - [`rule`]: matches, targets, chains; building and checking whole rulesets or parts of them;
 //!   writing them as `iptables-save` does.
 //! - [`traverse`]: the loop over rules.

@@ -44,7 +44,7 @@ pub use random::{LAW_BITS, Probability, ProbabilityError, random_run_probabiliti
 #[cfg(test)]
 pub(crate) use render::save_rule;
 pub(crate) use render::{chains_in_order, match_text, policy_name, save_quoted, target_text};
-pub use render::{iptables_rule, iptables_save};
+pub use render::{iptables_list_rules, iptables_rule, iptables_save};
 pub use target::{
     ConnmarkOp, CtTarget, Nat, NatAddresses, NatFlags, NatRange, RejectWith, SetTarget, Target,
     TproxyTarget, TtlChange, Zone, ZoneSide,

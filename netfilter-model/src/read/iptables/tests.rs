@@ -1,6 +1,6 @@
 use super::*;
 use crate::read::Read;
-use crate::rule::{Match, Rules, Target};
+use crate::rule::{Match, Rules, Target, iptables_list_rules};
 
 mod property;
 
@@ -361,6 +361,22 @@ fn the_table_of_dash_s_is_told_by_prompt_target_or_chains() {
     assert_eq!(policy, Some(Counters { packets: 5, bytes: 300 }));
     let expected = "*security\n:INPUT DROP [5:300]\n[1:60] -A INPUT -j ACCEPT\nCOMMIT\n";
     assert_eq!(dump.iptables_save(WithCounters::Yes), expected);
+}
+
+#[test]
+fn what_dash_s_prints_is_written_back_byte_by_byte() {
+    let text = "\
+-P PREROUTING ACCEPT
+-P INPUT ACCEPT
+-P OUTPUT DROP
+-P POSTROUTING ACCEPT
+-N A
+-N B
+-A PREROUTING -d 10.0.0.1/32 -p tcp -m tcp --dport 80 -j B
+-A B -j DNAT --to-destination 10.0.0.2
+";
+    let dump = one(read(text));
+    assert_eq!(iptables_list_rules(&dump.ruleset, Table::Nat), text);
 }
 
 #[test]

@@ -26,6 +26,26 @@ pub fn iptables_save(ruleset: &Ruleset) -> String {
     text
 }
 
+/// Returns a table as `iptables -S` prints it: policies, then user chains, then rules.
+pub fn iptables_list_rules(ruleset: &Ruleset, table: Table) -> String {
+    let mut text = String::new();
+    let chains = chains_in_order(ruleset, table);
+    for chain in &chains {
+        let (name, policy) = (chain.name(), policy_name(chain));
+        text.push_str(&match chain.policy() {
+            Some(_) => format!("-P {name} {policy}\n"),
+            None => format!("-N {name}\n"),
+        });
+    }
+    for chain in &chains {
+        for rule in chain.rules() {
+            text.push_str(&iptables_rule(ruleset, table, chain, rule));
+            text.push('\n');
+        }
+    }
+    text
+}
+
 fn save_table(out: &mut String, ruleset: &Ruleset, table: Table) -> fmt::Result {
     let chains = chains_in_order(ruleset, table);
     writeln!(out, "*{table}")?;
