@@ -144,7 +144,7 @@ fn choose_address(current: &Tuple, range: &NatRange, zone: u16) -> Option<IpAddr
             let (min, max) = (u32::from_be(min[word]), u32::from_be(max[word]));
             (min, max.wrapping_sub(min).wrapping_add(1))
         };
-        let offset = (u64::from(hash) * u64::from(size) >> 32) as u32;
+        let offset = ((u64::from(hash) * u64::from(size)) >> 32) as u32;
         chosen[word] = first.wrapping_add(offset).to_be();
         below_max |= chosen[word] != max[word];
         if !range.flags.persistent {

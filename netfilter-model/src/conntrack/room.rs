@@ -27,7 +27,7 @@ const COLLECTOR_PERIOD: Duration = Duration::from_secs(60);
 /// Returns the bucket of a tuple.
 // Simplified: the kernel hashes under a key of its own, so which bucket it is differs.
 pub(super) fn bucket(hash: u64, sysctls: &Sysctls) -> u32 {
-    ((hash >> 32) * u64::from(sysctls.buckets.max(1)) >> 32) as u32
+    (((hash >> 32) * u64::from(sysctls.buckets.max(1))) >> 32) as u32
 }
 
 impl Conntrack {

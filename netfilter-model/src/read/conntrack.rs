@@ -69,8 +69,10 @@ impl Parts {
         };
         let (src_part, dst_part) = if protocol.is_icmp() {
             (self.sport, u16::from(self.kind) << 8 | u16::from(self.code))
-        } else {
+        } else if protocol.has_ports() || protocol == Protocol::GRE {
             (self.sport, self.dport)
+        } else {
+            (0, 0)
         };
         let tuple = Tuple::try_new(protocol, src, src_part, dst, dst_part);
         tuple.ok_or_else(|| format!("{src} and {dst} are of different families"))

@@ -120,7 +120,7 @@ fn transport(packet: &Packet) -> Vec<u8> {
             tcp.extend(dst_part.to_be_bytes());
             tcp.extend(segment.seq.to_be_bytes());
             tcp.extend(segment.ack.to_be_bytes());
-            tcp.push((20 + options.len() as u8) / 4 << 4);
+            tcp.push(((20 + options.len() as u8) / 4) << 4);
             tcp.push(flag_bits(flags));
             tcp.extend(segment.window.to_be_bytes());
             tcp.extend([0; 4]);
