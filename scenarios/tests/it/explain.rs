@@ -192,6 +192,33 @@ fn a_service_without_endpoints() {
 }
 
 #[test]
+fn rules_of_nftables() {
+    let folder = folder();
+    folder.write(
+        "nft.txt",
+        "table ip shop {\n  chain prerouting {\n    type nat hook prerouting priority dstnat; policy \
+         accept;\n    ip daddr 10.96.0.10 tcp dport 80 dnat to numgen random mod 3 map { 0 : \
+         10.244.1.5, 1 : 10.244.2.7, 2 : 10.244.3.9 }\n  }\n  chain forward {\n    type filter hook \
+         forward priority filter; policy accept;\n    ip daddr 10.244.3.9 reject\n  }\n}\n",
+    );
+    let args = ["explain", "nft.txt", "--packet", TO_SHOP, "--in", "eth1", "-o", "json"];
+    let done = folder.run(&args).ends_with(0);
+    let said: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    let outcomes = said["outcomes"].as_array().unwrap();
+    let brief: Vec<String> = outcomes
+        .iter()
+        .map(|o| format!("{} {} {} {}", o["probability"], o["verdict"], o["dnat"], o["symptom"]))
+        .collect();
+    expect![[r#"
+        "715827883/2147483648" "accept" "10.244.1.5:80" "timeout"
+        "1431655765/4294967296" "accept" "10.244.2.7:80" "ok"
+        "1431655765/4294967296" "reject" "10.244.3.9:80" "refused""#]]
+    .assert_eq(&brief.join("\n"));
+    let last = outcomes[2]["path"].as_array().and_then(|path| path.last()).unwrap();
+    assert_eq!((&last["table"], &last["line"]), (&"ip shop".into(), &8.into()));
+}
+
+#[test]
 fn from_the_node_itself() {
     let packet = "tcp 192.168.7.1:40000 > 10.96.0.10:80";
     check(

@@ -243,3 +243,79 @@ fn translating(chains: &[Chain]) -> BTreeSet<ChainId> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use netfilter_model::read::{Source, iptables_rules};
+
+    use super::*;
+
+    fn addr(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_kube_proxy_and_flannel_give_away() {
+        let text = "\
+*nat
+:PREROUTING ACCEPT [0:0]
+:FLANNEL-POSTRTG - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-SEP-A - [0:0]
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-A - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+-A FLANNEL-POSTRTG -s 10.244.3.0/24 -d 10.244.0.0/16 -j RETURN
+-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+-A KUBE-NODEPORTS -p tcp -m tcp --dport 30080 -j KUBE-SVC-A
+-A KUBE-SEP-A -p tcp -m tcp -j DNAT --to-destination 10.244.3.7:8080
+-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-A
+-A KUBE-SERVICES -d 198.51.100.9/32 -p tcp -m comment --comment \"a/b loadbalancer IP\" -m tcp --dport 80 -j KUBE-SVC-A
+-A KUBE-SVC-A ! -s 10.244.0.0/16 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ
+-A KUBE-SVC-A -j KUBE-SEP-A
+COMMIT
+*filter
+:FORWARD ACCEPT [0:0]
+-A FORWARD -i cni0 -j ACCEPT
+-A FORWARD -d 10.96.0.11/32 -p tcp -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
+COMMIT
+";
+        let dumps = iptables_rules(text, Source::default()).value;
+        let mut facts = Facts::default();
+        facts.add(&dumps[0].ruleset);
+        assert_eq!(facts.virtuals, [addr("10.96.0.10"), addr("10.96.0.11")].into());
+        assert_eq!(facts.external, [addr("198.51.100.9")].into());
+        assert_eq!(facts.node_ports, [(6, 30080)].into());
+        assert_eq!(facts.pods, Some(Prefix::new(addr("10.244.0.0"), 16)));
+        assert_eq!(facts.node_pods, Some(Prefix::new(addr("10.244.3.0"), 24)));
+        assert_eq!(facts.devices, [DeviceName::parse("cni0").unwrap()]);
+        let range = Prefix::new(addr("10.96.0.0"), 16);
+        assert_eq!(facts.near_virtual(addr("10.96.9.9")), Some(range));
+        assert_eq!(facts.near_virtual(addr("10.97.9.9")), None);
+    }
+
+    #[test]
+    fn what_kube_proxys_nftables_give_away() {
+        let text = "\
+table ip kube-proxy {
+  map service-ips {
+    type ipv4_addr . inet_proto . inet_service : verdict
+    elements = { 10.96.0.10 . tcp . 80 : goto service-A, 10.96.0.11 . udp . 53 : goto service-B }
+  }
+  map service-nodeports {
+    type inet_proto . inet_service : verdict
+    elements = { tcp . 30080 : goto external-A }
+  }
+  chain service-A {
+    ip saddr != 10.244.0.0/16 ip daddr 10.96.0.10 jump mark-for-masquerade
+  }
+}
+";
+        let mut facts = Facts::default();
+        facts.add_nft(text);
+        assert_eq!(facts.virtuals, [addr("10.96.0.10"), addr("10.96.0.11")].into());
+        assert_eq!(facts.node_ports, [(6, 30080)].into());
+        assert_eq!(facts.pods, Some(Prefix::new(addr("10.244.0.0"), 16)));
+    }
+}

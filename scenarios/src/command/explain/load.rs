@@ -9,7 +9,7 @@ use netfilter_model::nft;
 use netfilter_model::packet::Packet;
 use netfilter_model::read::{
     Read, Remark, Source, conntrack_entries, ipset, iptables_listing, iptables_rules, ipvsadm,
-    nft_ruleset,
+    nft_dump,
 };
 use netfilter_model::rule::{
     Backend, Chain, ChainId, Match, RejectWith, Rule, RuleRef, Rules, Ruleset, RulesetBuilder,
@@ -71,13 +71,24 @@ impl Loaded {
                         Kind::IptablesListing => iptables_listing(&input.text, source),
                         _ => iptables_rules(&input.text, source),
                     };
-                    let dumps = value.into_iter().filter(|dump| dump.ruleset.family() == family);
-                    parts.extend(dumps.map(|dump| (file, dump.ruleset)));
+                    let (ours, others): (Vec<_>, Vec<_>) =
+                        value.into_iter().partition(|dump| dump.ruleset.family() == family);
+                    if ours.is_empty() && !others.is_empty() {
+                        loaded.remarks.push(Unread {
+                            place: None,
+                            text: input.name.clone(),
+                            problem: "these rules are not of the packet's family".to_owned(),
+                            matters: true,
+                        });
+                    }
+                    parts.extend(ours.into_iter().map(|dump| (file, dump.ruleset)));
                     remarks
                 }
                 Kind::Nft => {
-                    let Read { value, remarks } = nft_ruleset(&input.text, file as u32);
-                    nft_tables.extend(value.tables().iter().cloned());
+                    let Read { value, remarks } = nft_dump(&input.text, file as u32);
+                    nft_tables.extend(value.nft.tables().iter().cloned());
+                    let translated = if family == Family::V4 { value.ipv4 } else { value.ipv6 };
+                    parts.extend(translated.map(|ruleset| (file, ruleset)));
                     loaded.facts.add_nft(&input.text);
                     remarks
                 }
