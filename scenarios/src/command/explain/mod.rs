@@ -108,7 +108,7 @@ impl Session {
             self.host_files(&args.host)?
         };
         let from = self.entry(in_dev, &mut host)?;
-        let report = explain(args, &loaded, facts, &host, &probe, from);
+        let report = explain(&loaded, facts, &host, &probe, from);
         Ok(match args.output {
             Form::Text => {
                 let styled =
@@ -219,14 +219,7 @@ impl Session {
 }
 
 /// Follows the packet and gathers what there is to say.
-fn explain(
-    args: &Explain,
-    loaded: &Loaded,
-    facts: &Facts,
-    host: &NodeHost,
-    probe: &Probe,
-    from: From,
-) -> Report {
+fn explain(loaded: &Loaded, facts: &Facts, host: &NodeHost, probe: &Probe, from: From) -> Report {
     let mut netns = Netns::default();
     netns.memory_mut().sets = loaded.sets.clone();
     let now = SimTime::ZERO;
