@@ -377,3 +377,139 @@ fn fragments_pass_one_by_one_without_conntrack_and_together_with_it() {
         assert_eq!(seen, [0, 80, 160][..arrive], "tracked {tracked}, {keep} sent");
     }
 }
+
+/// Returns how often each rule of a chain matched.
+fn counts(bench: &Bench, name: &str, table: Table, hook: Hook) -> Vec<u64> {
+    let node = bench.network.node(bench.id(name));
+    let chains = node.rules.ipv4.chains(table);
+    let chain = chains.iter().find(|chain| chain.hook() == Some(hook)).unwrap();
+    let numbers = 1..=chain.rules().len() as u32;
+    numbers.map(|number| node.dice.ipv4.rule(table.into(), chain.id(), number)).collect()
+}
+
+#[test]
+fn a_node_talks_to_itself_through_four_hooks() {
+    let mut bench = Bench::new(|_| {});
+    let new = || rule().ctstate(crate::rule::CtStates::NEW);
+    bench.rules("n1", |rules| {
+        for hook in [Hook::Output, Hook::Postrouting, Hook::Prerouting, Hook::Input] {
+            let mangle = rules.builtin(Table::Mangle, hook);
+            rules.append(Table::Mangle, mangle, new());
+            if hook != Hook::Output {
+                let nat = rules.builtin(Table::Nat, hook);
+                rules.append(Table::Nat, nat, rule());
+            }
+        }
+        let nat = rules.builtin(Table::Nat, Hook::Output);
+        let port = rule().dport(Protocol::UDP, 5300);
+        rules.append(Table::Nat, nat, port.then(dnat(Ipv4Addr::new(172, 18, 0, 11), 53)));
+    });
+    let n1 = bench.id("n1");
+    let socket = bench.network.open_udp(n1, None, 4000, None);
+    bench.network.send_udp(socket, (addr(N1), 5300), 8, 1, 0).unwrap();
+    let answer = bench.network.udp(socket).unwrap().received[0];
+    assert_eq!(answer.from, (addr(N1), 5300), "translated back");
+    // The first packet is NEW at all four; its nat is settled before it comes in again.
+    for (hook, nat) in
+        [(Hook::Output, 1), (Hook::Postrouting, 1), (Hook::Prerouting, 0), (Hook::Input, 0)]
+    {
+        assert_eq!(counts(&bench, "n1", Table::Mangle, hook), [1], "{hook:?}");
+        assert_eq!(counts(&bench, "n1", Table::Nat, hook), [nat], "{hook:?}");
+    }
+}
+
+#[test]
+fn the_filter_sees_the_backend_both_ways() {
+    let mut bench = Bench::new(|_| {});
+    bench.rules("n1", |rules| {
+        let chain = rules.builtin(Table::Nat, Hook::Prerouting);
+        let to = rule().destination(host(VIP)).dport(Protocol::UDP, 53);
+        rules.append(Table::Nat, chain, to.then(dnat(B1, 53)));
+        let forward = rules.builtin(Table::Filter, Hook::Forward);
+        for rule in [
+            rule().destination(host(VIP)),
+            rule().source(host(VIP)),
+            rule().source(host(A1)).destination(host(B1)),
+            rule().source(host(B1)).destination(host(A1)),
+        ] {
+            rules.append(Table::Filter, forward, rule);
+        }
+    });
+    let a1 = bench.id("a1");
+    let socket = bench.network.open_udp(a1, None, 4000, None);
+    bench.network.send_udp(socket, (VIP.into(), 53), 8, 1, 0).unwrap();
+    assert_eq!(bench.network.udp(socket).unwrap().received[0].from, (VIP.into(), 53));
+    assert_eq!(counts(&bench, "n1", Table::Filter, Hook::Forward), [0, 0, 1, 1]);
+}
+
+#[test]
+fn an_error_of_another_node_comes_back_from_the_service() {
+    let mut bench = Bench::new(|topology| {
+        topology.machines[1].routes = vec!["unreachable 10.244.2.9/32".to_owned()];
+    });
+    bench.service(Ipv4Addr::new(10, 244, 2, 9), &[]);
+    let told = bench.connect("a1", VIP.into(), 80).unwrap_err();
+    assert!(told.contains("HostUnreachable") && told.contains("10.96.0.10"), "{told}");
+    // A packet of one hop ends at the first node, of two at the second.
+    for (ttl, from) in [(1, "10.244.1.1"), (2, "172.18.0.12")] {
+        let tuple = Tuple::v4(Protocol::UDP, A1, 5, B1, 9);
+        let a1 = bench.id("a1");
+        bench.network.take_icmp(a1);
+        let packet = Packet { ttl, ..Packet::udp(9, tuple, 40) };
+        bench.network.send_packet(a1, packet).unwrap();
+        let errors = bench.network.take_icmp(a1);
+        let seen: Vec<_> = errors.iter().map(|e| (e.tuple.src(), e.tuple.icmp_kind())).collect();
+        assert_eq!(seen, [(addr(from), (11, 0))]);
+    }
+}
+
+#[test]
+fn an_output_rewrite_keeps_the_source_of_the_first_route() {
+    let mut bench = Bench::new(|topology| {
+        topology.machines[0].routes =
+            vec!["10.96.0.0/16 via 172.18.0.12 src 10.244.1.1".to_owned()];
+    });
+    bench.service(B1, &[]);
+    assert_eq!(bench.connect("n1", VIP.into(), 80), Ok("b1".to_owned()));
+    assert_eq!(bench.syns("b1"), [(addr("10.244.1.1"), 63)]);
+}
+
+#[test]
+fn ip_commands() {
+    let mut host = HostConfig::new();
+    host.add_device("eth0", DeviceKind::Ethernet, [2; 6]).unwrap();
+    let mut ip = |line: &str| host.ip(&line.split(' ').collect::<Vec<_>>());
+    assert_eq!(ip("addr add 192.0.2.1/24 dev eth0"), Ok(()));
+    assert_eq!(ip("route add default via 192.0.2.254"), Ok(()));
+    assert_eq!(ip("route add 10.0.0.0/8 via 192.0.2.9 src 192.0.2.1 metric 5"), Ok(()));
+    assert_eq!(ip("route add blackhole 10.1.0.0/16"), Ok(()));
+    assert_eq!(ip("route add 198.51.100.0/24 via 203.0.113.1 dev eth0 onlink"), Ok(()));
+    assert_eq!(ip("route add throw 10.2.0.0/16"), Ok(()));
+    for (line, error) in [
+        ("route add default via 192.0.2.253", IpError::Route),
+        ("route add 10.3.0.0/16 via 203.0.113.1 dev eth1", IpError::Device("eth1".to_owned())),
+        ("route add 10.3.0.0/33 dev eth0", IpError::Word("10.3.0.0/33".to_owned())),
+        ("route del 10.9.0.0/16", IpError::Route),
+        ("route add 10.3.0.0/16", IpError::End),
+        ("rule add", IpError::Word("rule".to_owned())),
+        ("route", IpError::End),
+    ] {
+        assert_eq!(ip(line), Err(error), "{line}");
+    }
+    let query =
+        |dst: &str| RouteQuery { dst: addr(dst), src: addr("0.0.0.0"), mark: 0, in_dev: None };
+    let forward = |next_hop| Route::Forward { dev: HostConfig::ETH0, next_hop: addr(next_hop) };
+    for (dst, route) in [
+        ("192.0.2.7", forward("192.0.2.7")),
+        ("10.5.0.1", forward("192.0.2.9")),
+        ("10.1.0.1", Route::Blackhole),
+        ("10.2.0.1", Route::NoRoute),
+        ("198.51.100.4", forward("203.0.113.1")),
+        ("203.0.113.9", forward("192.0.2.254")),
+        ("192.0.2.1", Route::Local),
+    ] {
+        assert_eq!(host.route(query(dst)), route, "{dst}");
+    }
+    assert_eq!(host.ip(&["addr", "del", "192.0.2.1/24", "dev", "eth0"]), Ok(()));
+    assert!(!host.is_local(addr("192.0.2.1")));
+}

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use netfilter_model::Prefix;
-use netfilter_model::conntrack::{Direction, Entry, Status};
+use netfilter_model::conntrack::{Direction, Entry, Filter, Listing, Status};
 use netfilter_model::network::NodeId;
 use netfilter_model::read::{self, WithCounters};
 use netfilter_model::time::SimTime;
@@ -12,13 +12,13 @@ use netfilter_model::tuple::{Protocol, Tuple};
 use serde_json::{Value, json};
 
 use super::World;
-use super::json::{Get, parse_address};
+use super::json::Get;
 use super::rules::table_named;
 
 impl World {
     pub(super) fn conntrack(&mut self, step: &Value) -> Result<Value, String> {
         let (_, id) = self.endpoint(step, "node")?;
-        let filter = Filter::parse(&step.texts("args"))?;
+        let filter = filter(step)?;
         let now = self.network.now();
         let conntrack = self.network.node(id).netns.conntrack();
         let mut entries: Vec<&Entry> = conntrack
@@ -27,7 +27,7 @@ impl World {
                 let v4 = entry.tuple(Direction::Original).is_ipv4();
                 !entry.status().contains(Status::NAT_CLASH) && (v4 || self.six)
             })
-            .filter(|entry| filter.holds(entry))
+            .filter(|entry| filter.matches(entry))
             .collect();
         if step.flag("count_only") {
             return Ok(json!({"count": entries.len()}));
@@ -44,22 +44,39 @@ impl World {
 
     pub(super) fn ct_delete(&mut self, step: &Value) -> Result<Value, String> {
         let (_, id) = self.endpoint(step, "node")?;
-        let filter = Filter::parse(&step.texts("args"))?;
+        let filter = filter(step)?;
         let now = self.network.now();
         let conntrack = self.network.node_mut(id).netns.conntrack_mut();
-        Ok(json!({"deleted": conntrack.delete(now, |entry| filter.holds(entry))}))
+        Ok(json!({"deleted": conntrack.delete(now, |entry| filter.matches(entry))}))
     }
 
-    /// Leaves so much room in the table. What fills it is never looked at, so the table is made
-    /// smaller instead.
+    /// Fills the table with UDP flows of strangers until so many places are left.
     pub(super) fn ct_fill(&mut self, step: &Value) -> Result<Value, String> {
         let (_, id) = self.endpoint(step, "node")?;
-        let leave = step.number("leave").unwrap_or(0) as u32;
+        let leave = step.number("leave").unwrap_or(0);
+        let known = step.get("assured").and_then(Value::as_bool).unwrap_or(true);
+        let left = Duration::from_secs(step.number("timeout").unwrap_or(600));
+        let now = self.network.now();
         let conntrack = self.network.node_mut(id).netns.conntrack_mut();
-        let mut sysctls = conntrack.sysctls().clone();
-        sysctls.max = (conntrack.len() as u32).saturating_add(leave);
-        conntrack.set_sysctls(sysctls);
-        Ok(json!({"free": leave, "ok": true}))
+        let max = u64::from(conntrack.sysctls().max);
+        let wanted = (max - leave.min(max)).saturating_sub(conntrack.len() as u64);
+        for i in 0..wanted {
+            let (host, port) = ((i / 60_000) as u8, 1024 + (i % 60_000) as u16);
+            let (src, dst) = ([198, 18, host, 1].into(), [198, 19, 0, 1].into());
+            let original = Tuple::v4(Protocol::UDP, src, port, dst, 9);
+            let listing = Listing {
+                original,
+                reply: original.reply(),
+                zones: [0; 2],
+                left,
+                tcp_state: None,
+                seen_reply: known,
+                assured: known,
+                mark: 0,
+            };
+            conntrack.insert(now, &listing).map_err(|error| error.to_string())?;
+        }
+        Ok(json!({"free": max.saturating_sub(conntrack.len() as u64), "ok": true}))
     }
 
     pub(super) fn ct_stats(&mut self, step: &Value) -> Result<Value, String> {
@@ -177,104 +194,10 @@ impl World {
     }
 }
 
-/// What `conntrack -L` and `-D` are asked for.
-#[derive(Default)]
-struct Filter {
-    protocol: Option<Protocol>,
-    orig_src: Option<Prefix>,
-    orig_dst: Option<Prefix>,
-    reply_src: Option<Prefix>,
-    reply_dst: Option<Prefix>,
-    sport: Option<u16>,
-    dport: Option<u16>,
-    dst_nat: Option<Option<Prefix>>,
-    src_nat: Option<Option<Prefix>>,
-    mark: Option<u32>,
-    state: Option<String>,
-    zone: Option<u16>,
-}
-
-impl Filter {
-    fn parse(args: &[String]) -> Result<Filter, String> {
-        let mut filter = Filter::default();
-        let mut words = args.iter().map(String::as_str).peekable();
-        while let Some(word) = words.next() {
-            let optional = matches!(word, "--dst-nat" | "-g" | "--src-nat" | "-n");
-            let value = match words.peek() {
-                Some(next) if !next.starts_with('-') => words.next(),
-                None | Some(_) if optional => None,
-                _ => return Err(format!("{word} of conntrack has no value")),
-            };
-            let value = value.unwrap_or("");
-            let address = || -> Result<Option<Prefix>, String> {
-                let (address, len) = value.split_once('/').unwrap_or((value, ""));
-                let address = parse_address(address)?;
-                let whole = if address.is_ipv4() { 32 } else { 128 };
-                let len = if len.is_empty() { Some(whole) } else { len.parse().ok() };
-                let len = len.filter(|len| *len <= whole).ok_or("a prefix that is too long")?;
-                Ok(Some(Prefix::new(address, len)))
-            };
-            let number = || value.parse::<u32>().map_err(|_| format!("{value:?} is no number"));
-            match word {
-                "-p" | "--proto" => filter.protocol = Some(protocol(value)?),
-                "-s" | "--src" | "--orig-src" => filter.orig_src = address()?,
-                "-d" | "--dst" | "--orig-dst" => filter.orig_dst = address()?,
-                "-r" | "--reply-src" => filter.reply_src = address()?,
-                "-q" | "--reply-dst" => filter.reply_dst = address()?,
-                "--sport" | "--orig-port-src" => filter.sport = Some(number()? as u16),
-                "--dport" | "--orig-port-dst" => filter.dport = Some(number()? as u16),
-                "--dst-nat" | "-g" if value.is_empty() => filter.dst_nat = Some(None),
-                "--dst-nat" | "-g" => filter.dst_nat = Some(address()?),
-                "--src-nat" | "-n" if value.is_empty() => filter.src_nat = Some(None),
-                "--src-nat" | "-n" => filter.src_nat = Some(address()?),
-                "-m" | "--mark" => filter.mark = Some(number()?),
-                "--state" => filter.state = Some(value.to_owned()),
-                "-w" | "--zone" => filter.zone = Some(number()? as u16),
-                "-f" | "--family" => {}
-                other => return Err(format!("{other} of conntrack is not understood")),
-            }
-        }
-        Ok(filter)
-    }
-
-    fn holds(&self, entry: &Entry) -> bool {
-        let (original, reply) = (entry.tuple(Direction::Original), entry.tuple(Direction::Reply));
-        let lies = |wanted: &Option<Prefix>, address: IpAddr| {
-            wanted.as_ref().is_none_or(|wanted| wanted.contains(address))
-        };
-        let nat = |wanted: &Option<Option<Prefix>>, done: bool, address: IpAddr| {
-            wanted.as_ref().is_none_or(|wanted| done && lies(wanted, address))
-        };
-        let status = entry.status();
-        self.protocol.is_none_or(|protocol| protocol == original.protocol)
-            && lies(&self.orig_src, original.src())
-            && lies(&self.orig_dst, original.dst())
-            && lies(&self.reply_src, reply.src())
-            && lies(&self.reply_dst, reply.dst())
-            && self.sport.is_none_or(|port| port == original.src_part)
-            && self.dport.is_none_or(|port| port == original.dst_part)
-            && nat(&self.dst_nat, status.contains(Status::DST_NAT), reply.src())
-            && nat(&self.src_nat, status.contains(Status::SRC_NAT), reply.dst())
-            && self.mark.is_none_or(|mark| mark == entry.mark())
-            && self.zone.is_none_or(|zone| zone == entry.zone(Direction::Original))
-            && self
-                .state
-                .as_ref()
-                .is_none_or(|state| entry.tcp_state().is_some_and(|own| own.name() == state))
-    }
-}
-
-fn protocol(name: &str) -> Result<Protocol, String> {
-    Ok(match name {
-        "tcp" => Protocol::TCP,
-        "udp" => Protocol::UDP,
-        "icmp" => Protocol::ICMP,
-        "icmpv6" => Protocol::ICMPV6,
-        "sctp" => Protocol::SCTP,
-        "gre" => Protocol(47),
-        "udplite" => Protocol::UDPLITE,
-        number => Protocol(number.parse().map_err(|_| format!("{number:?} is no protocol"))?),
-    })
+/// Returns what `conntrack -L` or `-D` is asked for.
+fn filter(step: &Value) -> Result<Filter, String> {
+    let args = step.texts("args");
+    Filter::parse(args.iter().map(String::as_str)).map_err(|error| error.to_string())
 }
 
 /// Returns the name that the conntrack tool prints for a protocol.

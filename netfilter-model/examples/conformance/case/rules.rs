@@ -89,7 +89,7 @@ impl World {
                 }
             }
         }
-        node.netns.memory_mut().ruleset_loaded(&ipv4);
+        node.netns.memory_mut().rulesets_loaded([&ipv4, &ipv6]);
         let (ipv4, ipv6) = match nft {
             None => (ipv4, ipv6),
             Some(nft) => {
