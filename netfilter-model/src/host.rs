@@ -97,6 +97,11 @@ pub struct Socket {
     pub gid: u32,
 }
 
+impl Socket {
+    /// One of the kernel's own, from which it resets connections and sends ICMP: nobody owns it.
+    pub const KERNEL: Socket = Socket { uid: u32::MAX, gid: u32::MAX };
+}
+
 /// The host around a network namespace's rules.
 ///
 /// Used as a type parameter: the hot path makes no dynamic calls.

@@ -184,6 +184,11 @@ impl Netns {
         &mut self.memory
     }
 
+    /// Sets whether ICMP errors are limited, as `icmp_ratemask` does for all their types at once.
+    pub fn limit_icmp_errors(&mut self, limited: bool) {
+        self.icmp_limit.set(limited);
+    }
+
     /// Forgets the state of a table's rules, as x_tables does whenever a table is replaced.
     pub fn table_replaced(&mut self, table: Table) {
         self.memory.table_replaced(table);
@@ -554,6 +559,13 @@ fn route_received<H: Host, R, D: Draws>(
         }
         refusal => {
             let (reason, error) = refused(refusal);
+            // Kernel: net/ipv6/route.c, ip6_pkt_discard: all but prohibited is "no route".
+            let error = match error {
+                Some(IcmpError::HostUnreachable) if query.dst.is_ipv6() => {
+                    Some(IcmpError::NetUnreachable)
+                }
+                error => error,
+            };
             Err(Stop { hook, reason, tell: error.map(RejectWith::Icmp) })
         }
     }

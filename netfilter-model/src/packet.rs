@@ -330,7 +330,12 @@ impl Packet {
         // The quote is cut so that the error fits 576 bytes.
         let len = (28 + about.len).min(576);
         let l4 = L4::IcmpError { kind, quote: about.tuple };
-        Packet::new(about.id, tuple, l4, len)
+        let mut error = Packet::new(about.id, tuple, l4, len);
+        // Kernel: icmp.c, __icmp_send: IPTOS_PREC_INTERNETCONTROL
+        if from.is_ipv4() {
+            error.tos = about.tos & 0x1e | 0xc0;
+        }
+        error
     }
 
     /// Returns the length of the IP header.

@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Sweep(Sweep),
     /// Traces one packet through a node's rules: every way, and the exact probability of each
     Explain(Explain),
+    /// Compares the packet model with the kernel of this machine on random cases (root, Linux)
+    Prove(Prove),
     /// Lists the built-in scenarios, or shows one
     Scenarios(Scenarios),
     /// Prints the JSON Schema of scenario files
@@ -145,6 +147,31 @@ pub(crate) enum Form {
     Json,
     /// A graph for Graphviz
     Dot,
+}
+
+/// `rulelag prove`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 the model agrees with the kernel; 1 it does not, and the cases \
+                  are in --out;\n2 root or a program is missing, or the case file is wrong; 3 \
+                  interrupted."
+)]
+pub(crate) struct Prove {
+    /// How many cases
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) cases: u64,
+    /// The number of the first case
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) first: u64,
+    /// The seed of the cases: the same seed gives the same rules and packets
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Where cases on which the arms differ are written
+    #[arg(long, value_name = "DIR", default_value = "prove")]
+    pub(crate) out: PathBuf,
+    /// Runs the case of a file again, and nothing else
+    #[arg(long, value_name = "FILE")]
+    pub(crate) case: Option<PathBuf>,
 }
 
 /// `rulelag scenarios`.

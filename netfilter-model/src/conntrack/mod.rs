@@ -112,7 +112,8 @@ impl Tracked<'_> {
     /// Notes what connection tracking is to do with the packet, unless it has seen it.
     // Kernel: xt_CT.c, xt_ct_target
     pub(crate) fn direct(&mut self, target: &CtTarget, packet: &Packet) {
-        if self.track.is_some() {
+        // The first such rule decides.
+        if self.track.is_some() || *self.zones != [0; 2] {
             return;
         }
         if target.notrack {

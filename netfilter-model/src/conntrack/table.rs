@@ -280,6 +280,22 @@ impl Conntrack {
         self.entry_ref(index)
     }
 
+    /// Ends a TCP connection that REJECT resets.
+    // Kernel: nf_conntrack_proto_tcp.c, nf_conntrack_tcp_set_closing
+    pub(crate) fn set_closing(&mut self, now: SimTime, at: EntryRef) {
+        if self.get(at).is_none() {
+            return;
+        }
+        let left = self.sysctls.tcp_timeout_close;
+        if let Some(entry) = &mut self.slab[at.index as usize].entry
+            && let super::entry::ProtocolState::Tcp(track) = &mut entry.protocol
+            && track.state != super::TcpState::Close
+        {
+            track.state = super::TcpState::Close;
+            entry.refresh(now, left);
+        }
+    }
+
     /// Removes an entry at the wish of NAT.
     pub(crate) fn kill(&mut self, at: EntryRef) {
         if self.get(at).is_some() {

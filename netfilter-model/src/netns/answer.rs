@@ -2,7 +2,7 @@
 
 use super::{Answer, Flight, Netns, Way};
 use crate::conntrack::{CtInfo, Holder, Track};
-use crate::host::{Draws, Env, Host, Route, RouteQuery};
+use crate::host::{Draws, Env, Host, Route, RouteQuery, Socket};
 use crate::packet::{IcmpError, L4, Packet};
 use crate::rule::{AddrType, RejectWith, Rules};
 
@@ -24,6 +24,11 @@ impl Netns {
             RejectWith::TcpReset => Packet::tcp_reset(about.id, about)?,
             RejectWith::Icmp(kind) => icmp_error(about, kind, query, route, env.host)?,
         };
+        if let RejectWith::Icmp(_) = with
+            && is_from_icmp(rejected)
+        {
+            return None;
+        }
         // Resets are not limited, nor is what goes by the loopback device.
         if let RejectWith::Icmp(kind) = with
             && route != Route::Local
@@ -32,6 +37,19 @@ impl Netns {
             return None;
         }
         let mut flight = Flight::new(packet, None);
+        flight.socket = matches!(with, RejectWith::Icmp(_)).then_some(Socket::KERNEL);
+        if with == RejectWith::TcpReset
+            && let Some(Holder::Table(entry)) = rejected.track.map(|track| track.holder)
+        {
+            self.conntrack.set_closing(env.now, entry);
+        }
+        // Kernel: nf_reject_ipv4.c, nf_send_reset: to a frame's sender, below all hooks.
+        if let (RejectWith::TcpReset, Some(ingress)) = (with, rejected.ingress)
+            && ingress.port.is_some()
+        {
+            flight.out = Some((ingress.dev, about.tuple.src()));
+            return Some(Answer::Sent(self.egress(&flight)));
+        }
         // Kernel: nf_conntrack_core.c, nf_conntrack_attach: the answer shares the connection.
         flight.track = rejected.track.and_then(attached);
         flight.entry = rejected.entry.clone();
@@ -42,6 +60,14 @@ impl Netns {
             Err(_) => None,
         }
     }
+}
+
+/// Returns whether the kernel's ICMP made the packet: it does not answer itself.
+// Kernel: icmp.c, icmp_xmit_trylock, which is held while the packet passes OUTPUT
+fn is_from_icmp(rejected: &Flight) -> bool {
+    rejected.in_dev.is_none()
+        && matches!(rejected.socket, None | Some(Socket::KERNEL))
+        && rejected.packet.tuple.protocol.is_icmp()
 }
 
 fn attached(track: Track) -> Option<Track> {

@@ -38,6 +38,7 @@ pub(super) struct IcmpLimit {
     sweep_len: usize,
     credit: u64,
     filled: SimTime,
+    off: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +50,13 @@ struct Bucket {
 impl IcmpLimit {
     pub(super) fn new() -> IcmpLimit {
         let (credit, filled) = (ALL_BURST, SimTime::ZERO);
-        IcmpLimit { rate: RATE, peers: BTreeMap::new(), sweep_len: 64, credit, filled }
+        IcmpLimit { rate: RATE, peers: BTreeMap::new(), sweep_len: 64, credit, filled, off: false }
+    }
+
+    /// Sets whether errors are limited.
+    // Kernel: icmp.c, icmpv4_mask_allow, which both limits ask first
+    pub(super) fn set(&mut self, limited: bool) {
+        self.off = !limited;
     }
 
     /// Returns whether an error may be sent now, and counts it.
@@ -58,7 +65,7 @@ impl IcmpLimit {
     // random.
     pub(super) fn allow(&mut self, now: SimTime, to: IpAddr, kind: IcmpError) -> bool {
         // Path MTU discovery is not limited.
-        if kind == IcmpError::FragmentationNeeded {
+        if self.off || kind == IcmpError::FragmentationNeeded {
             return true;
         }
         let since = now - self.filled;

@@ -320,6 +320,12 @@ impl Rule {
                     | Match::Connmark { .. }
             )
         });
-        matches || matches!(self.target(), Target::Connmark(_) | Target::Ct(_) | Target::Nat(_))
+        // Kernel: xt_CT.c, xt_ct_tg_check: not to track asks for nothing.
+        let target = match self.target() {
+            Target::Connmark(_) | Target::Nat(_) => true,
+            Target::Ct(ct) => !ct.notrack,
+            _ => false,
+        };
+        matches || target
     }
 }

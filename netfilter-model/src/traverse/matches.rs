@@ -8,9 +8,9 @@ use crate::host::{Draws, Host, Route, RouteQuery, Socket};
 use crate::packet::{L4, Packet, TcpFlags};
 use crate::prefix::Prefix;
 use crate::rule::{
-    AddrType, AddrTypeMatch, ConntrackMatch, CtAddress, DeviceMatch, FlagsMatch, FrameKind,
-    Invertible, LimitIface, Match, OwnerMatch, PhysdevMatch, PortMatch, RpfilterMatch, Rule,
-    RuleRef, SetMatch, TtlCompare,
+    AddrType, AddrTypeMatch, AddrTypes, ConntrackMatch, CtAddress, DeviceMatch, FlagsMatch,
+    FrameKind, Invertible, LimitIface, Match, OwnerMatch, PhysdevMatch, PortMatch, RpfilterMatch,
+    Rule, RuleRef, SetMatch, TtlCompare,
 };
 use crate::set::Sight;
 
@@ -193,7 +193,7 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
             };
             let fits = |wanted: &Option<AddrTypeMatch>, address| {
                 wanted.is_none_or(|AddrTypeMatch { types, invert }| {
-                    types.contains(cx.host.addr_type(address, on)) != invert
+                    addr_type_matches(types, address, cx.host.addr_type(address, on)) != invert
                 })
             };
             fits(src, tuple.src()) && fits(dst, tuple.dst())
@@ -277,13 +277,26 @@ fn conntrack_matches<H, D>(wanted: &ConntrackMatch, cx: &Context<'_, H, D>) -> b
         && ports_match(wanted.repl_src_port, reply.src_part)
         && ports_match(wanted.repl_dst_port, reply.dst_part)
         && wanted.status.is_none_or(|Invertible { value, invert }| {
-            let bits = entry.status().ct_status();
-            let fits = value.0 & bits != 0 || value.0 == 0 && bits == 0;
-            fits != invert
+            // Kernel: xt_conntrack.c, conntrack_mt: NONE is no bit, and fits nothing.
+            (value.0 & entry.status().ct_status() != 0) != invert
         })
         && wanted.expire.is_none_or(|Invertible { value: (min, max), invert }| {
             (u64::from(min) <= seconds && seconds <= u64::from(max)) != invert
         })
+}
+
+/// Kernel: xt_addrtype.c, match_type and match_type6: over IPv6, several types hold together or not
+/// at all.
+fn addr_type_matches(wanted: AddrTypes, address: IpAddr, kind: AddrType) -> bool {
+    let IpAddr::V6(address) = address else {
+        return wanted.contains(kind);
+    };
+    let asks = |kind| wanted.contains(kind);
+    let of_table = [AddrType::Local, AddrType::Anycast, AddrType::Unreachable];
+    (!asks(AddrType::Multicast) || address.is_multicast())
+        && (!asks(AddrType::Unicast) || !address.is_multicast() && !address.is_unspecified())
+        && (!asks(AddrType::Unspec) || address.is_unspecified())
+        && (!of_table.into_iter().any(asks) || of_table.contains(&kind) && asks(kind))
 }
 
 /// Kernel: xt_physdev.c, physdev_mt.
@@ -333,7 +346,9 @@ fn owner_matches(wanted: &OwnerMatch, socket: Option<Socket>) -> bool {
             id.is_some_and(|id| min <= id && id <= max) != invert
         })
     };
-    wanted.socket_exists.is_none_or(|exists| exists == socket.is_some())
+    let exists = socket.is_some();
+    let socket = socket.filter(|socket| *socket != Socket::KERNEL);
+    wanted.socket_exists.is_none_or(|wanted| wanted == exists)
         && lies(wanted.uid, socket.map(|socket| socket.uid))
         && lies(wanted.gid, socket.map(|socket| socket.gid))
 }

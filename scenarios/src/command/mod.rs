@@ -2,6 +2,8 @@
 
 mod explain;
 mod library;
+#[cfg(target_os = "linux")]
+mod prove;
 mod result;
 mod run;
 mod sweep;
@@ -37,6 +39,13 @@ pub(crate) fn execute(cli: Cli) -> Status {
         Command::Run(args) => run::execute(&args),
         Command::Sweep(args) => sweep::execute(&args),
         Command::Explain(args) => explain::execute(&args),
+        #[cfg(target_os = "linux")]
+        Command::Prove(args) => prove::execute(&args),
+        #[cfg(not(target_os = "linux"))]
+        Command::Prove(_) => {
+            eprintln!("error: prove needs Linux");
+            Status::BadInput
+        }
         Command::Scenarios(args) => library::execute(&args),
         Command::Schema => {
             print(format_args!("{:#}\n", file::schema::schema()));
