@@ -368,8 +368,8 @@ pub(crate) fn check_target(
             Err(Problem::NeedsProtocol { what: "TPROXY", accepted: "tcp, udp" })
         }
         Target::Set(set) => {
-            let sides = set.add.iter().chain(&set.delete).map(|(_, sides)| sides);
-            sides.map(|sides| check_sides("SET", sides)).collect()
+            let mut named = set.add.iter().chain(&set.delete);
+            named.try_for_each(|(_, sides)| check_sides("SET", sides))
         }
         Target::Continue(other) => match limits(&other.name) {
             Some((_, tables, _)) if !tables.contains(&table) => only_in(tables[0]),

@@ -1,7 +1,7 @@
 //! What iptables makes of rules, in both back ends, and what the reader makes of them.
 
 use netfilter_model::hook::Table;
-use netfilter_model::read::{Source, WithCounters, iptables_rules};
+use netfilter_model::read::{Source, WithCounters, iptables_listing, iptables_rules};
 use netfilter_model::rule::{Match, Rule, Target};
 use netfilter_model::tuple::Family;
 
@@ -175,6 +175,10 @@ fn table(name: &str, rules: &[(&str, &str)]) -> String {
     format!("*{name}\n:X - [0:0]\n:Y - [0:0]\n{rules}COMMIT\n")
 }
 
+fn table_of(name: &str) -> Option<Table> {
+    Table::ALL.into_iter().find(|table| table.name() == name)
+}
+
 /// Returns the rules of a chain in a saved table.
 fn rules_of_x(text: &str) -> Vec<&str> {
     text.lines().filter(|line| line.starts_with("-A X")).collect()
@@ -201,6 +205,14 @@ fn the_reader_makes_of_rules_what_both_back_ends_make_of_them() {
                 assert_eq!(remarks, [], "{family:?}");
                 let ours = read.value[0].iptables_save(WithCounters::No);
                 assert_eq!(rules_of_x(&ours), rules_of_x(&saved), "{tool:?} {family:?} {name}");
+                let listed = lab.list(tool, family, name).unwrap();
+                let listed = iptables_listing(&listed, Source { table: table_of(name), ..source });
+                let listed = listed.value[0].iptables_save(WithCounters::No);
+                let pairs = rules_of_x(&listed).into_iter().zip(rules_of_x(&saved));
+                // A listing does not name the buckets of hashlimit.
+                let pairs = pairs.filter(|(_, saved)| !saved.contains("-m hashlimit"));
+                let differing: Vec<_> = pairs.filter(|(listed, saved)| listed != saved).collect();
+                assert_eq!(differing, [], "{tool:?} {family:?} {name}");
                 // What the kernel prints is written back as it is.
                 let again = iptables_rules(&saved, source);
                 assert_eq!(again.remarks, [], "{tool:?} {family:?} {name}");

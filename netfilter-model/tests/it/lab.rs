@@ -47,6 +47,13 @@ impl Tool {
         }
     }
 
+    fn of_family(self, family: Family) -> String {
+        match family {
+            Family::V4 => self.name().to_owned(),
+            Family::V6 => self.name().replace("iptables", "ip6tables"),
+        }
+    }
+
     /// Returns the program of `iptables` or `ip6tables`.
     pub(crate) fn name_of(self, family: &str) -> String {
         let backend = match self {
@@ -187,6 +194,11 @@ impl Lab {
         self.node(&format!("{}-save", tool.name()), &["-c", "-t", table], "")
     }
 
+    /// Lists a table of a family, with all that a listing can say.
+    pub(crate) fn list(&self, tool: Tool, family: Family, table: &str) -> Result<String, String> {
+        self.node(&tool.of_family(family), &["-t", table, "-L", "-n", "-v"], "")
+    }
+
     /// Loads a table of a family and prints it, without comment lines.
     pub(crate) fn reload(
         &self,
@@ -195,10 +207,7 @@ impl Lab {
         table: &str,
         text: &str,
     ) -> Result<String, String> {
-        let name = match family {
-            Family::V4 => tool.name().to_owned(),
-            Family::V6 => tool.name().replace("iptables", "ip6tables"),
-        };
+        let name = tool.of_family(family);
         self.node(&format!("{name}-restore"), &[], text)?;
         let text = self.node(&format!("{name}-save"), &["-t", table], "")?;
         let lines = text.lines().filter(|line| !line.starts_with('#'));

@@ -145,7 +145,7 @@ fn flags(text: &str) -> Result<TcpFlags, Refused> {
 
 /// The types of chunks, in the order in which iptables prints them.
 // iptables: libxt_sctp.c, sctp_chunk_names
-const CHUNKS: [&str; 17] = [
+pub(super) const CHUNKS: [&str; 17] = [
     "DATA",
     "INIT",
     "INIT_ACK",
@@ -176,7 +176,7 @@ fn sctp(of: &Instance<'_>) -> Result<Match, Refused> {
             for chunk in chunks.split(',') {
                 let name = chunk.split(':').next().unwrap_or(chunk);
                 let known = |known: &&str| known.eq_ignore_ascii_case(name);
-                let place = CHUNKS.iter().position(|name| known(&name)).unwrap_or(CHUNKS.len());
+                let place = CHUNKS.iter().position(known).unwrap_or(CHUNKS.len());
                 listed.push((place, chunk));
             }
             listed.sort_by_key(|(place, _)| *place);

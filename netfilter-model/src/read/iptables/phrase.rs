@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::command::Trouble;
+use super::matches::CHUNKS;
 use super::options::{self, Given, Instance, MATCHES};
 
 /// The words behind a rule's columns.
@@ -113,13 +114,19 @@ pub(super) fn read<'t>(phrases: &mut Phrases<'t>) -> Said<'t> {
             continue;
         }
         if let Some(mut instance) = condition(phrases, &mut said.assumed) {
-            instance.raw.push(phrases.text[start..phrases.at].trim());
+            if instance.raw.is_empty() {
+                instance.raw.push(phrases.text[start..phrases.at].trim());
+            }
             said.matches.push(instance);
             continue;
         }
         phrases.at = start;
         if let Some(options) = target(phrases) {
-            said.target_raw.push(phrases.text[start..phrases.at].trim());
+            let text = phrases.text[start..phrases.at].trim();
+            said.target_raw.push(match text {
+                "CHECKSUM fill" => "--checksum-fill",
+                text => text,
+            });
             said.target.extend(options);
             continue;
         }
@@ -151,7 +158,7 @@ fn condition<'t>(of: &mut Phrases<'t>, assumed: &mut Vec<Trouble>) -> Option<Ins
                 vec![given("comment", not, rest[..end].strip_prefix(' ').unwrap_or(""))],
             )
         }
-        "tcp" | "udp" => ports(of, word),
+        "tcp" | "udp" | "sctp" => ports(of, word),
         "multiport" => {
             let key = match of.next()? {
                 "sports" => "sports",
@@ -244,12 +251,18 @@ fn condition<'t>(of: &mut Phrases<'t>, assumed: &mut Vec<Trouble>) -> Option<Ins
         }
         "helper" if of.take("match") => {
             let not = of.take("!");
-            instance("helper", vec![given("helper", not, of.quoted()?)])
+            let name = of.quoted()?;
+            let mut helper = instance("helper", vec![given("helper", not, name)])?;
+            helper.raw.extend(not.then_some("!").into_iter().chain(["--helper", name]));
+            Some(helper)
         }
         "policy" if of.take("match") => {
             let dir = of.value("dir")?;
             let pol = of.value("pol")?;
-            instance("policy", vec![given("dir", false, dir), given("pol", false, pol)])
+            let all = vec![given("dir", false, dir), given("pol", false, pol)];
+            let mut policy = instance("policy", all)?;
+            policy.raw.extend(["--dir", dir, "--pol", pol]);
+            Some(policy)
         }
         "rpfilter" => {
             let mut all = Vec::new();
@@ -287,7 +300,32 @@ fn ports<'t>(of: &mut Phrases<'t>, name: &str) -> Option<Instance<'t>> {
         let values = [flags(mask)?, flags(set)?];
         all.push(Given { key, invert: not, values });
     }
+    if name == "sctp" {
+        all.extend(chunks(of)?);
+        return instance("sctp", all);
+    }
     instance(if name == "tcp" { "tcp" } else { "udp" }, all)
+}
+
+/// Reads the types of chunks that follow the ports of SCTP: names, or numbers with `-n`.
+fn chunks<'t>(of: &mut Phrases<'t>) -> Option<Option<Given<'t>>> {
+    let word = of.peek().unwrap_or("");
+    let (how, not) = match word.strip_prefix('!') {
+        Some(how) => (how, true),
+        None => (word, false),
+    };
+    if !["all", "any", "only"].contains(&how) {
+        return Some(None);
+    }
+    of.next();
+    let name = |text: &'t str| -> Option<&'t str> {
+        let Some(hex) = text.strip_prefix("0x") else { return Some(text) };
+        // The first 15 are numbered by their places.
+        CHUNKS[..15].get(usize::from_str_radix(hex, 16).ok()?).copied()
+    };
+    let names: Option<Vec<&str>> = of.next()?.split(',').map(name).collect();
+    let values = [how.into(), names?.join(",").into()];
+    Some(Some(Given { key: "chunk-types", invert: not, values }))
 }
 
 /// Returns the names of flags that may be given as a number.
@@ -478,7 +516,7 @@ fn target<'t>(of: &mut Phrases<'t>) -> Option<Vec<Given<'t>>> {
         ("REDIRECT", "redir") => one("to-ports", of.value("ports")?),
         ("REJECT", "reject-with") => one("reject-with", of.next()?),
         ("MARK" | "CONNMARK", "MARK" | "CONNMARK") => mark(of),
-        ("CT", "NOTRACK") => one("notrack", ""),
+        ("CT", "NOTRACK") => one("alias", ""),
         ("NOTRACK", _) => None,
         ("CT", "CT") => ct(of),
         ("TPROXY", "TPROXY") => {

@@ -46,6 +46,10 @@ pub(super) fn build(family: Family, of: &Instance<'_>) -> Result<Target, Refused
         "NOTRACK" => {
             Target::Ct(Box::new(CtTarget { notrack: true, alias: true, ..CtTarget::default() }))
         }
+        // A listing shows `NOTRACK` as an option of `CT`.
+        "CT" if of.flag("alias")? => {
+            Target::Ct(Box::new(CtTarget { notrack: true, alias: true, ..CtTarget::default() }))
+        }
         "CT" => Target::Ct(Box::new(ct(of)?)),
         "LOG" => log(of)?,
         "NFLOG" => nflog(of)?,

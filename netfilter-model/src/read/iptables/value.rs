@@ -96,10 +96,8 @@ pub(super) fn address(family: Family, text: &str) -> Result<IpAddr, Refused> {
 
 fn v4(text: &str) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
-    let mut count = 0;
-    for part in text.split('.') {
+    for (count, part) in text.split('.').enumerate() {
         *octets.get_mut(count)? = part.parse().ok().filter(|_| !part.starts_with('+'))?;
-        count += 1;
     }
     Some(Ipv4Addr::from(octets))
 }
