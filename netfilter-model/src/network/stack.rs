@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::socket::{
     Close, Datagram, Listener, SocketError, SocketId, SocketState, TcpSocket, UdpSocket,
 };
-use super::{Network, NodeId, SendError, Sight};
+use super::{MTU, Network, Node, NodeId, SendError, Sight};
 use crate::host::Socket;
 use crate::netns::Delivery;
 use crate::packet::{IcmpError, L4, Packet, Segment, TcpFlags};
@@ -13,6 +13,9 @@ use crate::tuple::{Protocol, Tuple};
 
 /// The window that hosts announce, without scale.
 const WINDOW: u16 = 64240;
+
+/// The largest IP packet there is: the loopback device takes more.
+const LO_MTU: u32 = 65_535;
 
 /// The bytes of a line.
 const LINE: u16 = 8;
@@ -424,14 +427,20 @@ impl Network {
 
     /// Sends a segment of a connection.
     fn send_segment(&mut self, id: NodeId, at: usize, flags: TcpFlags, data: u16) {
-        let slot = self.nodes[id.0 as usize].sockets.tcp.get_mut(at);
-        let Some(socket) = slot.and_then(Option::as_mut) else {
+        let Node { host, sockets, .. } = &mut self.nodes[id.0 as usize];
+        let Some(socket) = sockets.tcp.get_mut(at).and_then(Option::as_mut) else {
             return;
         };
         let ack = if flags.contains(TcpFlags::ACK) { socket.rcv_nxt } else { 0 };
         let syn = flags.contains(TcpFlags::SYN);
         // Segments of SYN announce no window scale: windows are what they say.
-        let (options, mss) = if syn { (1 << 2 | 1 << 4 | 1 << 8, 1460) } else { (1 << 8, 0) };
+        let (options, mss) = if syn {
+            let mtu = if host.is_local(socket.tuple.dst()) { LO_MTU } else { MTU };
+            let headers = if socket.tuple.is_ipv4() { 40 } else { 60 };
+            (1 << 2 | 1 << 4 | 1 << 8, (mtu - headers) as u16)
+        } else {
+            (1 << 8, 0)
+        };
         let segment = Segment {
             seq: socket.snd_nxt,
             ack,
