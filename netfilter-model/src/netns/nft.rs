@@ -1,12 +1,10 @@
 //! Chains of nftables at the hooks of a network namespace.
 
-use std::time::Duration;
-
 use super::step::reroute;
 use super::{DropReason, Flight, Netns, Stop};
 use crate::hook::Hook;
 use crate::host::{Draws, Env, Host};
-use crate::nft::{self, BaseChain, Kind};
+use crate::nft::{self, BaseChain, Kind, LiveKey};
 use crate::rule::{Chain, Nat, RuleRef, Rules, TableId};
 use crate::time::SimTime;
 use crate::traverse::{Traversal, Verdict};
@@ -42,7 +40,7 @@ impl Netns {
         ruleset: &nft::Ruleset,
         (table, set): (usize, usize),
         now: SimTime,
-    ) -> Option<Vec<(Box<[u128]>, Option<Duration>)>> {
+    ) -> Option<Vec<LiveKey>> {
         let table = ruleset.tables().get(table)?;
         self.memory.nft.elements(table, table.sets.get(set)?, now)
     }

@@ -63,6 +63,9 @@ struct LiveElement {
     bucket: Option<Bucket>,
 }
 
+/// The key of an element, and how long it has to live if it ends.
+pub type LiveKey = (Box<[u128]>, Option<Duration>);
+
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
@@ -200,8 +203,7 @@ impl State {
         (table, set): (&Table, &Set),
         key: &[u128],
         data: Data,
-        renew: bool,
-        timeout: Option<u64>,
+        (renew, timeout): (bool, Option<u64>),
         (limit, len): (Option<&Limit>, u32),
         now: SimTime,
     ) -> Changed {
@@ -249,12 +251,7 @@ impl State {
     }
 
     /// Returns the keys of the elements that a set holds now, with how long they have to live.
-    pub(crate) fn elements(
-        &self,
-        table: &Table,
-        set: &Set,
-        now: SimTime,
-    ) -> Option<Vec<(Box<[u128]>, Option<Duration>)>> {
+    pub(crate) fn elements(&self, table: &Table, set: &Set, now: SimTime) -> Option<Vec<LiveKey>> {
         let live = self.sets.get(set.state? as usize)?.as_ref()?;
         if !live.is_of(table, set) {
             return None;

@@ -538,7 +538,7 @@ pub(crate) fn write_time(ms: u64, out: &mut String) {
             write!(out, "{count}{unit}").expect("writing to a string does not fail");
         }
     }
-    if ms % 1000 > 0 {
+    if !ms.is_multiple_of(1000) {
         write!(out, "{}ms", ms % 1000).expect("writing to a string does not fail");
     }
 }

@@ -248,10 +248,10 @@ fn change_set<'e, H: Host, D: Draws>(
         let values = eval.key(&dynset.data)?;
         Data::Values(values.as_slice().iter().map(|value| (*value, *value)).collect())
     };
-    let renew = dynset.op == DynsetOp::Update;
+    let time = (dynset.op == DynsetOp::Update, dynset.timeout);
     let limit = (dynset.limit.as_ref(), len);
     let state = &mut eval.cx.memory.nft;
-    match state.add((table, set), key.as_slice(), data, renew, dynset.timeout, limit, now) {
+    match state.add((table, set), key.as_slice(), data, time, limit, now) {
         Changed::There => Ok(()),
         Changed::Full | Changed::Limited => Err(Break),
     }

@@ -150,7 +150,7 @@ fn write_nat(table: &Table, nat: &NatStatement, out: &mut String) {
 /// Returns the largest unit that a number of bytes is a multiple of, and how many of it.
 fn bytes_text(bytes: u64) -> String {
     let units = [("gbytes", 1 << 30), ("mbytes", 1 << 20), ("kbytes", 1 << 10)];
-    let unit = units.iter().find(|(_, size)| bytes >= *size && bytes % size == 0);
+    let unit = units.iter().find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size));
     match unit {
         Some((unit, size)) => format!("{} {unit}", bytes / size),
         None => format!("{bytes} bytes"),

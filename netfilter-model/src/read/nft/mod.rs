@@ -515,7 +515,8 @@ impl Parser<'_> {
         if let Ok(number) = word.parse() {
             return Ok(number);
         }
-        let end = word[1..].find(['+', '-']).map_or(word.len(), |at| at + 1);
+        let mut places = word.char_indices().skip(1);
+        let end = places.find(|(_, c)| matches!(c, '+' | '-')).map_or(word.len(), |(at, _)| at);
         let (name, offset) = word.split_at(end);
         let bridge = self.family == Family::Bridge;
         let base: i32 = match name {
