@@ -14,6 +14,11 @@ fn what_is_written_reads_as_the_same() {
 \t\t\t     10.9.0.1-10.9.0.3 . 7 }
 \t}
 
+\tset b {
+\t\ttype ipv4_addr
+\t\tflags dynamic,timeout
+\t}
+
 \tmap m {
 \t\ttypeof ip daddr . tcp dport : ip daddr . tcp dport
 \t\telements = { 10.0.0.1 . 80 : 10.0.0.2 . 8080 }
@@ -31,6 +36,9 @@ fn what_is_written_reads_as_the_same() {
 \t\tlimit rate over 10 kbytes/second burst 2 mbytes drop comment \"too much\"
 \t\tupdate @b { ip saddr timeout 5s limit rate 5/second }
 \t\treject with icmpx admin-prohibited
+\t}
+
+\tchain e {
 \t}
 
 \tchain d {

@@ -84,6 +84,7 @@ impl Parser<'_> {
         }
         table.sets = kept;
         let sets: &[Set] = &table.sets;
+        let mut missing = Vec::new();
         for chain in &mut table.chains {
             for rule in &mut chain.rules {
                 for statement in &mut rule.statements {
@@ -102,10 +103,14 @@ impl Parser<'_> {
                         && dynset.set == u32::MAX
                     {
                         let text = format!("{} @…", dynset.op.name());
+                        missing.push(rule.origin.item);
                         *statement = Statement::Unsupported(text.into());
                     }
                 }
             }
+        }
+        for line in missing {
+            self.remark(line, "the set that packets would change is not in this text");
         }
     }
 }
