@@ -525,6 +525,9 @@ fn base_with_slot(own: &[Drawn], at: usize) -> (Base, SlotId, ChainId) {
     let mut slot = None;
     for (number, made) in own.iter().enumerate() {
         if number == at {
+            // Else random rules on both sides of an empty slot are one run in the whole ruleset,
+            // which takes one draw where the view takes two.
+            builder.append(Table::Filter, services, rule());
             slot = Some(builder.slot(Table::Filter, services));
         }
         builder.append(Table::Filter, services, made.rule(number as u32, &[noop]));
