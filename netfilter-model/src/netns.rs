@@ -324,7 +324,19 @@ impl Netns {
         env: &mut Env<'_, H, R, D>,
     ) -> Result<(), Stop> {
         flight.in_dev = Some(env.host.loopback());
+        // Kernel: nf_conntrack_core.c, nf_conntrack_in: what is INVALID is looked at once more.
+        if flight.track.is_some_and(|track| track.info == CtInfo::Invalid) {
+            (flight.track, flight.zones) = (None, [0; 2]);
+        }
+        let dst = flight.packet.tuple.dst();
         self.run_hook(Hook::Prerouting, flight, env)?;
+        // Kernel: nf_nat_proto.c, nf_nat_ipv4_pre_routing; route.c: an own source from lo goes
+        // nowhere but here.
+        if flight.packet.tuple.dst() != dst && env.host.route(flight.route_query()) != Route::Local
+        {
+            let (hook, reason) = (Hook::Prerouting, DropReason::Blackhole);
+            return Err(Stop { hook, reason, tell: None });
+        }
         self.run_hook(Hook::Input, flight, env)
     }
 

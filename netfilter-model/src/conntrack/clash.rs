@@ -72,9 +72,7 @@ impl Conntrack {
         entry: &Entry,
         direction: Direction,
     ) -> Option<(u32, Direction)> {
-        // A tuple is looked for in the zone of its direction alone.
-        let zone = entry.zones[direction as usize];
-        self.find(now, entry.tuple(direction), [zone; 2])
+        self.find_beside(now, entry.tuple(direction), direction, entry.zones)
     }
 
     /// Settles that a tentative entry's tuples are in use.

@@ -205,6 +205,28 @@ impl Conntrack {
         zones: [u16; 2],
     ) -> Option<(u32, Direction)> {
         let node = self.node(tuple, zones)?;
+        self.live(now, node)
+    }
+
+    /// Returns the live entry that stands in the way of one with these zones: it is where the
+    /// tuple's direction has its zone, and its own direction has the same zone.
+    // Kernel: nf_conntrack_core.c, nf_ct_key_equal
+    #[inline]
+    pub(super) fn find_beside(
+        &mut self,
+        now: SimTime,
+        tuple: &Tuple,
+        direction: Direction,
+        zones: [u16; 2],
+    ) -> Option<(u32, Direction)> {
+        let same = |node: &Node| self.entry_at(node >> 1).has(direction_of(*node), tuple, zones);
+        let node = *self.tuples.find(hash(tuple, zones[direction as usize]), same)?;
+        self.live(now, node)
+    }
+
+    /// Returns an entry that is live; one that has expired goes.
+    #[inline]
+    fn live(&mut self, now: SimTime, node: Node) -> Option<(u32, Direction)> {
         let index = node >> 1;
         if self.entry_at(index).deadline <= now {
             self.remove(index);
@@ -217,7 +239,7 @@ impl Conntrack {
     /// like to be answered by.
     // Kernel: nf_conntrack_core.c, nf_conntrack_tuple_taken
     pub(crate) fn is_taken(&mut self, now: SimTime, tuple: &Tuple, by: &Entry) -> bool {
-        let Some((index, _)) = self.find(now, tuple, [by.zones[1]; 2]) else {
+        let Some((index, _)) = self.find_beside(now, tuple, Direction::Reply, by.zones) else {
             return false;
         };
         let other = self.entry_at(index);
@@ -240,7 +262,8 @@ impl Conntrack {
     /// As [`Conntrack::is_taken`], but an ended TCP connection makes way.
     // Kernel: nf_nat_core.c, nf_nat_used_tuple_harder
     pub(crate) fn is_taken_for_good(&mut self, now: SimTime, tuple: &Tuple, by: &Entry) -> bool {
-        let Some((index, direction)) = self.find(now, tuple, [by.zones[1]; 2]) else {
+        let Some((index, direction)) = self.find_beside(now, tuple, Direction::Reply, by.zones)
+        else {
             return false;
         };
         let gives_way = direction == Direction::Reply && self.entry_at(index).gives_way_to(by);

@@ -209,23 +209,31 @@ fn explored(
         let Some((from, packet)) = packet_of(step, &case.steps, &world.history) else {
             continue;
         };
-        let limits = Limits { ways: 4 * WORLDS_MAX, alternatives: 8 };
-        let exploration = explore(limits, |script| {
-            let draws = &mut Varied { script, salt: (world.history.0.len() as u64) << 40 };
-            let mut world = world.clone();
-            let seen = if from == Place::Node {
-                model.send(&mut world, &packet, now, draws)
-            } else {
-                let to = frame_to(from, packet.tuple.dst());
-                model.inject(&mut world, (from, to, &packet), now, draws)
-            };
-            world.history.0.push(Some(Sent { from, packet, seen: seen.clone() }));
-            (seen, world)
-        });
-        let alternatives = exploration.alternatives.into_iter().flat_map(|branch| branch.ways);
-        for way in exploration.main.ways.into_iter().chain(alternatives) {
-            let (seen, world) = way.outcome;
-            ways.push((packet, seen, world));
+        let mut follow = |silent: bool| {
+            let _ = model.refuse_silently(silent);
+            let limits = Limits { ways: 4 * WORLDS_MAX, alternatives: 8 };
+            let exploration = explore(limits, |script| {
+                let draws = &mut Varied { script, salt: (world.history.0.len() as u64) << 40 };
+                let mut world = world.clone();
+                let seen = if from == Place::Node {
+                    model.send(&mut world, &packet, now, draws)
+                } else {
+                    let to = frame_to(from, packet.tuple.dst());
+                    model.inject(&mut world, (from, to, &packet), now, draws)
+                };
+                world.history.0.push(Some(Sent { from, packet, seen: seen.clone() }));
+                (seen, world)
+            });
+            let alternatives = exploration.alternatives.into_iter().flat_map(|branch| branch.ways);
+            for way in exploration.main.ways.into_iter().chain(alternatives) {
+                let (seen, world) = way.outcome;
+                ways.push((packet, seen, world));
+            }
+
+            model.refuse_silently(false)
+        };
+        if follow(false) {
+            follow(true);
         }
     }
     ways
@@ -434,7 +442,8 @@ fn ports_of(rules: &Rules) -> Ports {
 fn literal_ports(case: &Case) -> Vec<u16> {
     let mut ports = vec![NODE_UDP];
     for line in &case.rules.lines {
-        let numbers = line.split(|c: char| !c.is_ascii_digit());
+        // The ends of a range are chosen like what is between them.
+        let numbers = line.split([' ', ',', ':']);
         ports.extend(numbers.filter_map(|number| number.parse::<u16>().ok()));
     }
     for step in &case.steps {

@@ -1,10 +1,11 @@
 //! The model arm: the same node, as the model has it.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use netfilter_model::host::{BridgeQuery, Draws, Env, Host, Ingress, Route, RouteQuery, Socket};
-use netfilter_model::netns::{Answer, DropReason, Netns, Outcome, Rejection};
+use netfilter_model::netns::{Answer, Netns, Outcome, Rejection};
 use netfilter_model::packet::{IcmpError, L4, Packet, TcpFlags};
 use netfilter_model::rule::{AddrType, FrameKind, Ruleset};
 use netfilter_model::time::SimTime;
@@ -26,6 +27,10 @@ pub(super) struct Node {
     own: Vec<(DeviceId, IpAddr)>,
     /// Networks and who is behind them, longest prefix first.
     routes: Vec<(Prefix, To)>,
+    /// Refuses received packets silently.
+    silent: Cell<bool>,
+    /// A received packet was refused.
+    refused: Cell<bool>,
 }
 
 #[derive(Clone, Copy)]
@@ -68,7 +73,7 @@ impl Node {
             routes.push((prefix(pick("0.0.0.0/0", "::/0")), To::Via(Place::Gw)));
         }
         routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
-        Node { settings, own, routes }
+        Node { settings, own, routes, silent: Cell::new(false), refused: Cell::new(false) }
     }
 
     fn is_own(&self, addr: IpAddr) -> bool {
@@ -120,6 +125,10 @@ impl Host for Node {
                 if in_dev.is_none() && v4 && is_loopback(src) && !self.settings.route_localnet =>
             {
                 Route::Blackhole
+            }
+            Route::Unreachable | Route::Prohibited | Route::NoRoute if in_dev.is_some() && v4 => {
+                self.refused.set(true);
+                if self.silent.get() { Route::Blackhole } else { self.lookup(dst) }
             }
             route => route,
         }
@@ -217,6 +226,15 @@ impl Model {
         Model { node: Node::new(settings), rules }
     }
 
+    /// Sets whether packets are refused silently that have no route, and returns whether some was
+    /// refused since.
+    // Kernel: route.c, ip_error: each sender is told five times, then once per second, and this
+    // memory does not end with a case.
+    pub(super) fn refuse_silently(&self, silent: bool) -> bool {
+        self.node.silent.set(silent);
+        self.node.refused.replace(false)
+    }
+
     /// Returns the node before the first packet.
     pub(super) fn fresh(&self) -> World {
         let mut netns = Netns::default();
@@ -247,7 +265,7 @@ impl Model {
             // Below all hooks.
             let at = Place::AROUND.into_iter().find(|place| place.mac() == to);
             let at = at.filter(|at| *at != from || self.node.settings.hairpin);
-            return at.map(|at| Seen { at, packet: *packet, sure: true }).into_iter().collect();
+            return at.map(|at| Seen { at, packet: *packet }).into_iter().collect();
         }
         let kind = FrameKind::Unicast;
         let port = from.port().filter(|_| self.node.settings.bridge_nf);
@@ -299,17 +317,10 @@ impl Model {
             Outcome::Local(delivery) => self.deliver(netns, delivery.packet, env, seen),
             Outcome::Dropped(_) => {}
             Outcome::Rejected(rejection) => {
-                let Rejection { answer, drop } = *rejection;
-                // Kernel: route.c, ip_error: five to each sender, then one per second.
-                let limited = drop.packet.tuple.src().is_ipv4()
-                    && matches!(
-                        drop.reason,
-                        DropReason::Unreachable | DropReason::Prohibited | DropReason::NoRoute
-                    );
+                let Rejection { answer, .. } = *rejection;
                 match answer {
                     Answer::Sent(egress) => {
-                        let told = self.arrival(egress.next_hop, egress.packet);
-                        seen.extend(told.map(|told| Seen { sure: !limited, ..told }));
+                        seen.extend(self.arrival(egress.next_hop, egress.packet));
                     }
                     Answer::Local(delivery) => self.deliver(netns, delivery.packet, env, seen),
                 }
@@ -320,7 +331,7 @@ impl Model {
     fn arrival(&self, next_hop: IpAddr, packet: Packet) -> Option<Seen> {
         let family = self.node.settings.family;
         let at = Place::AROUND.into_iter().find(|place| place.address(family) == next_hop)?;
-        Some(Seen { at, packet, sure: true })
+        Some(Seen { at, packet })
     }
 
     /// The node itself gets a packet; it has one UDP socket.
@@ -331,7 +342,7 @@ impl Model {
         env: &mut Env<'_, Node, Ruleset, D>,
         seen: &mut Vec<Seen>,
     ) {
-        seen.push(Seen { at: Place::Node, packet, sure: true });
+        seen.push(Seen { at: Place::Node, packet });
         let tuple = packet.tuple;
         match packet.l4 {
             // Kernel: tcp_ipv4.c, tcp_v4_send_reset

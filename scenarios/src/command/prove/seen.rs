@@ -13,8 +13,6 @@ pub(super) struct Seen {
     pub(super) at: Place,
     /// As it looks there.
     pub(super) packet: Packet,
-    /// Whether it must be seen: errors of routing are limited in a way that cases share.
-    pub(super) sure: bool,
 }
 
 impl fmt::Display for Seen {
@@ -103,5 +101,5 @@ pub(super) fn all_same(a: (&Packet, &[Seen]), b: (&Packet, &[Seen]), ports: Port
         let at = left.iter().position(|other| same((a.0, one), (b.0, other), ports));
         at.map(|at| left.swap_remove(at)).is_some()
     });
-    found && left.iter().all(|other| !other.sure)
+    found && left.is_empty()
 }

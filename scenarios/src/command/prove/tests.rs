@@ -40,3 +40,33 @@ fn what_is_not_there_is_not_used() {
         assert_eq!(case.rules.lines.iter().find(uses).filter(|_| v4), None);
     }
 }
+
+/// Says that a test could not run. Where everything must run, that is a failure.
+fn skip(reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "skipped, which CI refuses: {reason}");
+    eprintln!("skipped: {reason}");
+}
+
+#[test]
+fn the_arms_agree_on_some_cases() {
+    let missing = rig::missing(&Backend::ALL);
+    if !missing.is_empty() {
+        return skip(&missing.join(", "));
+    }
+    let proving = std::thread::spawn(|| {
+        let mut rigs = Rigs::default();
+        let features = probe(&mut rigs).map_err(|error| error.to_string())?;
+        for number in 0..20 {
+            let case = generate::case(1, number, &features);
+            let verdict = compare(&case, &mut rigs);
+            let differ = matches!(verdict, Ok(Verdict::Differ(_))) && confirmed(&case, &mut rigs);
+            assert!(!differ, "{}: {verdict:?}", case.name);
+            assert!(verdict.is_ok(), "{}: {verdict:?}", case.name);
+        }
+        Ok::<(), String>(())
+    });
+    match proving.join().expect("no panic") {
+        Ok(()) => {}
+        Err(reason) => skip(&reason),
+    }
+}

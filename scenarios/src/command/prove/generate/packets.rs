@@ -103,7 +103,13 @@ fn opening(dice: &mut Dice, settings: Settings, to: Option<(Transport, IpAddr, u
     let ttl = *dice.pick(&[64, 64, 64, 64, 64, 63, 128, 2, 1]);
     let tos = *dice.pick(&[0, 0, 0, 0, 0x10, 0x2e << 2]);
     let data = *dice.pick(&[0, 0, 16, 56, 200, 1000]);
-    let data = if proto == Transport::Tcp { 0 } else { data };
+    let data = match (proto, family) {
+        (Transport::Tcp, _) => 0,
+        // A longer packet of which a rule changes the header fails its checksum in the node.
+        // Kernel: net/ipv6/ip6_input.c, skb_postpull_rcsum, of what TOS and HL have changed
+        (_, Family::V6) => data.min(16),
+        (_, Family::V4) => data,
+    };
     let mark = if from == Place::Node { *dice.pick(&[0, 0, 0, 1, 0x4000]) } else { 0 };
     let sport = if dice.percent(75) { 40_000 + dice.below(2000) } else { 700 + dice.below(4) };
     let sport = sport as u16;

@@ -74,7 +74,7 @@ impl Cable {
     fn seen(&self, frame: &[u8]) -> Option<Seen> {
         let packet = wire::decode(frame.get(14..)?)?;
         let to: [u8; 6] = frame[..6].try_into().ok()?;
-        Some(Seen { at: Place::on_cable(self.dev, to)?, packet, sure: true })
+        Some(Seen { at: Place::on_cable(self.dev, to)?, packet })
     }
 }
 
@@ -114,7 +114,7 @@ impl Listener {
             let read = if self.v4 { self.read_v4() } else { self.read_v6() };
             match read {
                 Ok(packet) => {
-                    seen.extend(packet.map(|packet| Seen { at: Place::Node, packet, sure: true }));
+                    seen.extend(packet.map(|packet| Seen { at: Place::Node, packet }));
                 }
                 Err(Errno::EINTR) => {}
                 Err(_) => return,
