@@ -327,8 +327,9 @@ impl Packet {
         let part = u16::from(icmp_type) << 8 | u16::from(code);
         let tuple = Tuple::try_new(protocol, from, 0, about.tuple.src(), part)
             .unwrap_or_else(|| panic!("error from {from} about {:?}", about.tuple));
-        // The quote is cut so that the error fits 576 bytes.
-        let len = (28 + about.len).min(576);
+        // The quote is cut so that the error fits 576 bytes, over IPv6 1280.
+        let len =
+            if from.is_ipv4() { (28 + about.len).min(576) } else { (48 + about.len).min(1280) };
         let l4 = L4::IcmpError { kind, quote: about.tuple };
         let mut error = Packet::new(about.id, tuple, l4, len);
         // Kernel: icmp.c, __icmp_send: IPTOS_PREC_INTERNETCONTROL
