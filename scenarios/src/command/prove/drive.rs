@@ -162,17 +162,18 @@ pub(super) fn run(case: &Case, rules: Ruleset, rig: &mut Rig) -> Result<Verdict,
     }
     let kernel = rig.connections()?;
     let now = clock.now();
-    Ok(compare_connections(case, &kernel, &model, &worlds, now).unwrap_or(Verdict::Agree(packets)))
+    Ok(compare_connections((case, ports), &kernel, &model, &worlds, now)
+        .unwrap_or(Verdict::Agree(packets)))
 }
 
 fn compare_connections(
-    case: &Case,
+    (case, ports): (&Case, Ports),
     kernel: &[Connection],
     model: &Model,
     worlds: &[World],
     now: Duration,
 ) -> Option<Verdict> {
-    let literal = literal_ports(case);
+    let literal = if ports == Ports::Both { Vec::new() } else { literal_ports(case) };
     let mut ways = Vec::new();
     for world in worlds {
         let connections = model.connections(world, now);

@@ -154,7 +154,7 @@ fn many(args: &Prove) -> Status {
         match compare(&case, &mut rigs) {
             Ok(Verdict::Agree(packets)) => tally.agreed(&case, packets),
             Ok(Verdict::Undecided(why)) => tally.undecided(why),
-            Ok(Verdict::Differ(_)) => {
+            Ok(Verdict::Differ(first)) => {
                 if confirmed(&case, &mut rigs) {
                     let small = shrunk(&case, &mut rigs);
                     let text = difference(&small, &mut rigs);
@@ -166,7 +166,7 @@ fn many(args: &Prove) -> Status {
                         Err(error) => return cannot(&error),
                     }
                 } else {
-                    tally.passing(&case.name);
+                    tally.passing(&case.name, &first.text());
                 }
             }
             Err(Unfit::Machine(why)) => return cannot(&why),

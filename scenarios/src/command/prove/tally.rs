@@ -90,8 +90,8 @@ impl Tally {
     }
 
     /// The arms differed once, and not again.
-    pub(super) fn passing(&mut self, name: &str) {
-        self.passing.push(name.to_owned());
+    pub(super) fn passing(&mut self, name: &str, difference: &str) {
+        self.passing.push(format!("{name}: {difference}"));
     }
 
     /// The arms differ.
@@ -118,7 +118,10 @@ impl Tally {
             let _ = writeln!(text, "  disagree: {file}");
         }
         if !self.passing.is_empty() {
-            let _ = writeln!(text, "differed once and not again: {}", self.passing.join("; "));
+            let _ = writeln!(text, "differed once and not again: {}", self.passing.len());
+            for name in &self.passing {
+                let _ = write!(text, "  {name}");
+            }
         }
         let lists = [
             ("not decided", &self.undecided),
