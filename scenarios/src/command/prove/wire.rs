@@ -264,9 +264,6 @@ pub(super) fn transport_of(
             } else {
                 let kind = error_kind((kind, code), is_v4)?;
                 let quote = quote_of(bytes.get(8..)?)?;
-                // The model writes all errors with the numbers of ICMP for IPv4.
-                let (number, code) = kind.kind();
-                let part = u16::from(number) << 8 | u16::from(code);
                 (tuple(0, part)?, L4::IcmpError { kind, quote })
             }
         }
