@@ -69,6 +69,9 @@ struct Flight {
     socket: Option<Socket>,
     /// The zones that rules have put the packet into.
     zones: [u16; 2],
+    /// The rule that chose the destination of a new connection. Read from the entry, which has
+    /// only just been written to memory, it would keep the processor waiting.
+    dnat: Option<RuleRef>,
     /// The packet's connection, while it is not in the table.
     entry: Option<Entry>,
     /// The length of its longest piece, if it came in pieces.
@@ -471,7 +474,8 @@ impl Netns {
         let Some(track) = &flight.track else {
             return (None, None);
         };
-        let dnat = track.entry(&self.conntrack, &flight.entry).and_then(|entry| entry.dnat_rule);
+        let of_entry = || track.entry(&self.conntrack, &flight.entry).and_then(|e| e.dnat_rule);
+        let dnat = flight.dnat.or_else(of_entry);
         (Some((track.info, track.direction)), dnat)
     }
 
@@ -521,6 +525,7 @@ impl Flight {
             out_port: None,
             socket: in_dev.is_none().then(Socket::default),
             zones: [0; 2],
+            dnat: None,
             entry: None,
             piece_max: 0,
             ordinal: 0,

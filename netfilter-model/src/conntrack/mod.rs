@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Entries end by deadline. Nothing is scheduled: a lookup takes an entry beyond its deadline for
-//! absent, and the table sweeps such entries out before it grows.
+//! absent, and such entries are cleared away as others come.
 
 mod clash;
 mod entry;
@@ -33,10 +33,23 @@ pub use tcp::TcpState;
 pub use timeout::Sysctls;
 
 /// Names an entry of a table; entries that have gone are not confused with later ones.
+///
+/// One number, since two that are written one by one and read together stall the hot path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EntryRef {
-    index: u32,
-    generation: u32,
+pub(crate) struct EntryRef(u64);
+
+impl EntryRef {
+    pub(super) const fn new(index: u32, generation: u32) -> EntryRef {
+        EntryRef((generation as u64) << 32 | index as u64)
+    }
+
+    pub(super) const fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub(super) const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
 }
 
 /// Where the entry of a packet is.

@@ -23,8 +23,8 @@ pub struct Conntrack {
     /// Nodes by the bucket that they have in the kernel's table; made when it first matters.
     pub(super) buckets: Option<BTreeSet<(u32, u32)>>,
     pub(super) len: u32,
-    /// At this length the expired entries are swept out.
-    sweep_len: u32,
+    /// The cell of the slab that is looked at next for an entry that has expired.
+    hand: u32,
     /// When the collector runs that takes closing connections too.
     pub(super) hard_sweep_at: Option<SimTime>,
     pub(super) stats: Stats,
@@ -77,7 +77,9 @@ pub(super) fn directions(entry: &Entry) -> &'static [Direction] {
 }
 
 impl Conntrack {
-    const SWEEP_LEN_MIN: u32 = 64;
+    /// How many cells are looked at for expired entries when one enters: with two, the table holds
+    /// a fourth more than what lives, if as many come as go.
+    const LOOKED_AT: u32 = 2;
 
     /// Returns an empty table.
     pub fn new(sysctls: Sysctls) -> Conntrack {
@@ -90,7 +92,7 @@ impl Conntrack {
             sources: HashTable::new(),
             buckets,
             len: 0,
-            sweep_len: Conntrack::SWEEP_LEN_MIN,
+            hand: 0,
             hard_sweep_at: None,
             stats: Stats::default(),
         }
@@ -168,13 +170,13 @@ impl Conntrack {
     }
 
     pub(crate) fn get(&self, at: EntryRef) -> Option<&Entry> {
-        let cell = &self.slab[at.index as usize];
-        cell.entry.as_ref().filter(|_| cell.generation == at.generation)
+        let cell = &self.slab[at.index() as usize];
+        cell.entry.as_ref().filter(|_| cell.generation == at.generation())
     }
 
     pub(super) fn get_mut(&mut self, at: EntryRef) -> Option<&mut Entry> {
-        let cell = &mut self.slab[at.index as usize];
-        cell.entry.as_mut().filter(|_| cell.generation == at.generation)
+        let cell = &mut self.slab[at.index() as usize];
+        cell.entry.as_mut().filter(|_| cell.generation == at.generation())
     }
 
     pub(super) fn entry_at(&self, index: u32) -> &Entry {
@@ -182,7 +184,7 @@ impl Conntrack {
     }
 
     pub(super) fn entry_ref(&self, index: u32) -> EntryRef {
-        EntryRef { index, generation: self.slab[index as usize].generation }
+        EntryRef::new(index, self.slab[index as usize].generation)
     }
 
     #[inline]
@@ -275,10 +277,7 @@ impl Conntrack {
 
     /// Enters an entry by the tuples by which it is to be found.
     pub(super) fn enter(&mut self, now: SimTime, entry: Entry) -> EntryRef {
-        if self.len >= self.sweep_len {
-            self.sweep(now);
-            self.sweep_len = (self.len * 2).max(Conntrack::SWEEP_LEN_MIN);
-        }
+        self.expire(now);
         let index = self.free.pop().unwrap_or_else(|| {
             self.slab.push(Cell { generation: 0, newer: None, older: None, entry: None });
             self.slab.len() as u32 - 1
@@ -310,7 +309,7 @@ impl Conntrack {
             return;
         }
         let left = self.sysctls.tcp_timeout_close;
-        if let Some(entry) = &mut self.slab[at.index as usize].entry
+        if let Some(entry) = &mut self.slab[at.index() as usize].entry
             && let super::entry::ProtocolState::Tcp(track) = &mut entry.protocol
             && track.state != super::TcpState::Close
         {
@@ -322,11 +321,28 @@ impl Conntrack {
     /// Removes an entry at the wish of NAT.
     pub(crate) fn kill(&mut self, at: EntryRef) {
         if self.get(at).is_some() {
-            self.remove(at.index);
+            self.remove(at.index());
         }
     }
 
-    /// Removes what has expired, so that memory follows the live entries.
+    /// Removes what has expired in a few cells, in turn. So memory follows the live entries, and
+    /// the cell that is used next is one just looked at.
+    // Kernel: nf_conntrack_core.c, gc_worker
+    #[inline]
+    fn expire(&mut self, now: SimTime) {
+        for _ in 0..Conntrack::LOOKED_AT {
+            let cell = self.slab.get(self.hand as usize);
+            if cell.and_then(|cell| cell.entry.as_ref()).is_some_and(|e| e.deadline <= now) {
+                self.remove(self.hand);
+            }
+            self.hand += 1;
+            if self.hand as usize >= self.slab.len() {
+                self.hand = 0;
+            }
+        }
+    }
+
+    /// Removes all that has expired.
     pub(super) fn sweep(&mut self, now: SimTime) {
         for index in 0..self.slab.len() {
             let entry = self.slab[index].entry.as_ref();

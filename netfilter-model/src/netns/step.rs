@@ -51,15 +51,15 @@ impl Netns {
             Step::Track => self.track(hook, flight, env),
             Step::Confirm => self.confirm(hook, flight, env),
             Step::Table(Table::Nat) => {
+                // Whatever else translation rewrites, it rewrites the tuple.
                 let before = flight.packet;
-                let dst = before.tuple.dst();
                 self.translate(hook, flight, env)?;
-                if before != flight.packet {
+                if before.tuple != flight.packet.tuple {
                     let after = &flight.packet;
                     env.draws.note(Note::Translated { hook, before: &before, after });
-                }
-                if hook == Hook::Output && flight.packet.tuple.dst() != dst {
-                    reroute(flight, env)?;
+                    if hook == Hook::Output && after.tuple.dst() != before.tuple.dst() {
+                        reroute(flight, env)?;
+                    }
                 }
                 Ok(())
             }
@@ -280,10 +280,13 @@ impl Netns {
         self.set_up(hook.nat_side(), Some(&range), flight, env);
         let entry = flight.entry.as_mut().expect("just decided");
         match nat {
-            Nat::Dnat(_) | Nat::Redirect(_) => entry.dnat_rule = Some(rule),
             Nat::Masquerade(_) => entry.masquerade_dev = out.map(|(dev, _)| dev),
-            Nat::Netmap(_) if hook.nat_side() == Side::Destination => entry.dnat_rule = Some(rule),
-            Nat::Snat(_) | Nat::Netmap(_) => {}
+            Nat::Netmap(_) if hook.nat_side() == Side::Source => {}
+            Nat::Snat(_) => {}
+            Nat::Dnat(_) | Nat::Redirect(_) | Nat::Netmap(_) => {
+                entry.dnat_rule = Some(rule);
+                flight.dnat = Some(rule);
+            }
         }
         Ok(())
     }
