@@ -83,6 +83,8 @@ pub struct ChainId {
 pub struct SlotId(pub u32);
 
 /// A table of either framework.
+// A whole word tells which: behind a byte, copies of an optional rule overlap and stall.
+#[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TableId {
     /// Of x_tables.
