@@ -65,6 +65,8 @@ struct Flight {
     ingress: Option<Ingress>,
     /// The port of the bridge by which a bridged frame leaves.
     out_port: Option<DeviceId>,
+    /// The packet stays in the bridge.
+    bridged: bool,
     /// The socket that a packet made here comes from.
     socket: Option<Socket>,
     /// The zones that rules have put the packet into.
@@ -523,6 +525,7 @@ impl Flight {
             track: None,
             ingress: in_dev.map(Ingress::by),
             out_port: None,
+            bridged: false,
             socket: in_dev.is_none().then(Socket::default),
             zones: [0; 2],
             dnat: None,
@@ -571,7 +574,7 @@ fn route_received<H: Host, R, D: Draws>(
         }
         Route::Bridged { dev, port, next_hop } => {
             flight.out = Some((dev, next_hop));
-            flight.out_port = port;
+            (flight.out_port, flight.bridged) = (port, true);
             Ok(Way::Out)
         }
         refusal => {

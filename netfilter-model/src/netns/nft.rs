@@ -81,8 +81,9 @@ impl Netns {
         flight: &mut Flight,
         env: &mut Env<'_, H, R, D>,
     ) -> Traversal {
-        // A routed packet still has its input device at POSTROUTING, a bridged one has not.
-        let in_dev = flight.in_dev.filter(|_| flight.out_port.is_none());
+        // A routed packet still has its input device at POSTROUTING.
+        // Kernel: br_netfilter_hooks.c, br_nf_post_routing: a bridged one has not.
+        let in_dev = flight.in_dev.filter(|_| !flight.bridged);
         let (packet, mut cx) = self.context(hook, flight, env);
         if hook == Hook::Postrouting {
             cx.in_dev = in_dev;

@@ -319,3 +319,24 @@ fn what_is_not_modelled_may_hold_or_not() {
     let rules = RulesetBuilder::new().build().unwrap().with_nft(read.value);
     assert!(Bench::new(rules).passes(1, 1), "a sampling caller takes it for false");
 }
+
+#[test]
+fn a_bridged_frame_has_no_input_device_behind_the_bridge() {
+    let rules = rules(
+        "table ip t {
+            chain q { type filter hook postrouting priority 0; policy accept;
+                iifname \"cni0\" drop
+            }
+        }",
+    );
+    let far = crate::prefix::Prefix::host(FAR.into());
+    let next_hop = FAR.into();
+    let bridged = Route::Bridged { dev: CNI0, port: None, next_hop };
+    for (route, passes) in [(bridged, true), (Route::Forward { dev: CNI0, next_hop }, false)] {
+        let node = Node { routes: vec![(far, route)] };
+        let mut draws = |_: u32| 0;
+        let mut env = env(1, &node, &rules, &mut draws);
+        let outcome = Netns::default().receive(udp((POD, 1000), (FAR, 1)), CNI0, &mut env);
+        assert_eq!(matches!(outcome, Outcome::Sent(_)), passes, "{route:?}");
+    }
+}

@@ -7,4 +7,5 @@ mod iptables_text;
 mod kernel;
 mod lab;
 mod memory;
+mod nft;
 mod raw;

@@ -84,6 +84,8 @@ fn write_reject(table: &Table, with: RejectWith, family: Option<Family>, out: &m
         (Family::Ip6, IcmpError::NetUnreachable) => ("icmpv6", "no-route"),
         (Family::Ip6, IcmpError::AdminProhibited) => ("icmpv6", "admin-prohibited"),
         (Family::Ip6, IcmpError::HostUnreachable) => ("icmpv6", "addr-unreachable"),
+        (Family::Ip6, IcmpError::Other(1, 5)) => ("icmpv6", "policy-fail"),
+        (Family::Ip6, IcmpError::Other(1, 6)) => ("icmpv6", "reject-route"),
         (Family::Ip6, _) => ("icmpv6", "port-unreachable"),
         (Family::Inet, IcmpError::NetUnreachable) => ("icmpx", "no-route"),
         (Family::Inet, IcmpError::HostUnreachable) => ("icmpx", "host-unreachable"),

@@ -405,6 +405,8 @@ impl Parser<'_> {
             ("icmpv6", "admin-prohibited" | "1") => IcmpError::AdminProhibited,
             ("icmpv6", "addr-unreachable" | "3") => IcmpError::HostUnreachable,
             ("icmpv6", "port-unreachable" | "4") => IcmpError::PortUnreachable,
+            ("icmpv6", "policy-fail" | "5") => IcmpError::Other(1, 5),
+            ("icmpv6", "reject-route" | "6") => IcmpError::Other(1, 6),
             _ => return fail(format!("reject with {kind} {code} is not known")),
         };
         let family = match kind {
