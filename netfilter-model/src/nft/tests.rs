@@ -1,5 +1,7 @@
 //! What rulesets do with packets: rules as text, packets through a namespace.
 
+mod property;
+
 use std::net::Ipv4Addr;
 
 use crate::host::Route;
@@ -333,7 +335,7 @@ fn a_bridged_frame_has_no_input_device_behind_the_bridge() {
     let next_hop = FAR.into();
     let bridged = Route::Bridged { dev: CNI0, port: None, next_hop };
     for (route, passes) in [(bridged, true), (Route::Forward { dev: CNI0, next_hop }, false)] {
-        let node = Node { routes: vec![(far, route)] };
+        let node = Node { routes: vec![(far.clone(), route)] };
         let mut draws = |_: u32| 0;
         let mut env = env(1, &node, &rules, &mut draws);
         let outcome = Netns::default().receive(udp((POD, 1000), (FAR, 1)), CNI0, &mut env);

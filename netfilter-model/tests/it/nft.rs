@@ -26,8 +26,8 @@ fn verdicts_flow_as_in_the_kernel() {
 }
 
 #[test]
-fn sets_hold_what_the_kernels_hold() {
-    agree("sets_hold_what_the_kernels_hold (nft)", cases::SETS);
+fn maps_and_sets_are_the_kernels() {
+    agree("maps_and_sets_are_the_kernels", cases::SETS);
 }
 
 #[test]

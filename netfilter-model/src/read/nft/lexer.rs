@@ -120,14 +120,12 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
                     continue;
                 };
                 push(Kind::Word(&word[..colon]), start + colon);
-                push(Kind::Sign(":"), start + colon + 1);
-                if colon + 1 < len {
-                    found.push(Token {
-                        kind: Kind::Word(&word[colon + 1..]),
-                        line,
-                        start: start + colon + 1,
-                        end: at,
-                    });
+                let behind = start + colon + 1;
+                let sign = Kind::Sign(":");
+                found.push(Token { kind: sign, line, start: behind - 1, end: behind });
+                if behind < at {
+                    let kind = Kind::Word(&word[colon + 1..]);
+                    found.push(Token { kind, line, start: behind, end: at });
                 }
             }
         }

@@ -165,16 +165,36 @@ impl<'t> Parser<'t> {
         self.remarks.push(Remark { line, text, problem: problem.into(), help: None });
     }
 
-    /// Returns the text between two tokens, the second not included, with single blanks.
+    /// Returns the text between two tokens, the second not included, with single blanks, without
+    /// comments, and with what it opens closed: it is read as itself wherever it is written.
     pub(super) fn text_between(&self, from: usize, to: usize) -> Arc<str> {
-        let (Some(first), Some(last)) =
-            (self.tokens.get(from), self.tokens.get(to.wrapping_sub(1)))
-        else {
-            return "".into();
-        };
-        let text = self.text.get(first.start..last.end).unwrap_or("");
-        let words: Vec<&str> = text.split_whitespace().collect();
-        words.join(" ").into()
+        let mut text = String::new();
+        let (mut open, mut end) = (0_u32, None);
+        for token in self.tokens.get(from..to).unwrap_or_default() {
+            match token.kind {
+                Kind::Handle(_) | Kind::Newline => continue,
+                Kind::Sign("{") => open += 1,
+                Kind::Sign("}") if open == 0 => continue,
+                Kind::Sign("}") => open -= 1,
+                _ => {}
+            }
+            if end.is_some_and(|end| end != token.start) {
+                text.push(' ');
+            }
+            let own = self.text.get(token.start..token.end).unwrap_or("");
+            if let Kind::Text(_) = token.kind {
+                text.extend(own.split_whitespace().flat_map(|word| [word, " "]));
+                text.pop();
+                if !own.ends_with('"') || own.len() == 1 {
+                    text.push('"');
+                }
+            } else {
+                text.push_str(own);
+            }
+            end = Some(token.end);
+        }
+        (0..open).for_each(|_| text.push_str(" }"));
+        text.into()
     }
 
     /// Passes over a word, if it is next.

@@ -89,3 +89,11 @@ table ip own {
         ]
     );
 }
+
+#[test]
+fn what_is_kept_as_text_is_read_as_itself() {
+    let text = "table ip t {\n chain a {\n numgen rand.2/8080 {\n ip saddr 1.1.1.1 jump x # handle 9\n\
+                }\n chain b {\n dnat to 10).1.0.2:80 log prefix \"a\n }\n}\n";
+    let written = crate::nft::nft_list(&nft_ruleset(text, 0).value);
+    assert_eq!(crate::nft::nft_list(&nft_ruleset(&written, 0).value), written);
+}
