@@ -5,7 +5,6 @@ mod determinism;
 mod independence;
 #[allow(dead_code)] // What only the tests of the packet model need of it.
 #[path = "../../../netfilter-model/tests/it/lab.rs"]
-#[allow(dead_code, reason = "the lab is shared; not every test needs all of it")]
 mod lab;
 mod lifecycle;
 mod neighbour;
