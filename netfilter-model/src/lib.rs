@@ -32,14 +32,17 @@
 //! - [`network`]: several namespaces joined by links, with sockets.
 //! - [`host`]: what the caller supplies: routes, addresses, device names, random numbers.
 //!
-//! Modelled: the five hooks and five tables of iptables with the matches and targets that
-//! kube-proxy's rules are made of; jumps, gotos, policies, and how many rules a linear walk looks
-//! at; connection tracking with tentative entries, clashes, timeouts and the TCP state table; NAT
-//! decided by the first packet, its port search, null bindings, and translation of ICMP errors;
-//! what the sender of a rejected packet is told, within the rate limit of ICMP errors; bridged frames, loopback, rerouting.
+//! Modelled: the five hooks and five tables of iptables and the chains of nftables beside them, for
+//! IPv4 and IPv6, with the matches and targets that kube-proxy, CNIs, docker and firewalls write
+//! ([`rule::Match`] and [`rule::Target`] name them all); ipsets, `recent`, `limit` and `hashlimit`;
+//! jumps, gotos, policies, and how many rules a linear walk looks at; connection tracking with
+//! tentative entries, clashes, zones, timeouts, TCP states and windows; NAT decided by the first
+//! packet, its port search, null bindings, and translation of ICMP errors; what the sender of a
+//! rejected packet is told, within the rate limit of ICMP errors; fragments, bridged frames,
+//! loopback, rerouting. What cannot be modelled is kept, named, and taken both ways.
 //!
-//! Not modelled: sequence numbers and windows, fragments, payload, checksums,
-//! neighbour tables and queues (the caller's), IPVS, eBPF.
+//! Not modelled: payload and checksums, helpers of connection tracking, the path MTU, queues and
+//! neighbour tables (the caller's), what IPVS does with packets, eBPF.
 //!
 //! ```
 //! use netfilter_model::hook::{Hook, Table};

@@ -104,7 +104,10 @@ impl Netns {
         env: &mut Env<'_, H, R, D>,
     ) -> Result<Option<(Nat, RuleRef)>, Stop> {
         let Some(nft) = env.rules.nft() else {
-            return Ok(xt.and_then(|chain| self.ask_xt_nat(chain, hook, flight, env)));
+            return match xt {
+                Some(chain) => self.ask_xt_nat(chain, hook, flight, env),
+                None => Ok(None),
+            };
         };
         let chains = nft.nat_chains(flight.packet.tuple.src().is_ipv4(), hook);
         let priority = xt_nat_priority(hook);
@@ -113,7 +116,9 @@ impl Netns {
         if let Some(found) = self.ask_nft_nat(nft, before, hook, flight, env)? {
             return Ok(Some(found));
         }
-        if let Some(found) = xt.and_then(|chain| self.ask_xt_nat(chain, hook, flight, env)) {
+        if let Some(chain) = xt
+            && let Some(found) = self.ask_xt_nat(chain, hook, flight, env)?
+        {
             return Ok(Some(found));
         }
         self.ask_nft_nat(nft, after, hook, flight, env)

@@ -291,24 +291,27 @@ impl Netns {
         Ok(())
     }
 
-    /// Asks table nat.
+    /// Asks table nat. What translates nothing may drop: iptables refuses to write that, yet
+    /// iptables-restore sets any policy, and a target that cannot be modelled may do anything.
+    // Kernel: nf_nat_core.c, nf_nat_inet_fn
     pub(super) fn ask_xt_nat<H: Host, R: Rules, D: Draws>(
         &mut self,
         chain: &Chain,
         hook: Hook,
         flight: &mut Flight,
         env: &mut Env<'_, H, R, D>,
-    ) -> Option<(Nat, RuleRef)> {
+    ) -> Result<Option<(Nat, RuleRef)>, Stop> {
         if is_idle(chain) {
             note_policy(Table::Nat, chain, hook, env);
-            return None;
+            return Ok(None);
         }
         let Traversal { verdict, rule, .. } = self.walk(Table::Nat, chain, hook, flight, env);
         match verdict {
-            Verdict::Nat(nat) => Some((nat, rule.expect("a rule translates"))),
-            verdict => {
-                assert_eq!(verdict, Verdict::Accept, "only translation is decided in table nat");
-                None
+            Verdict::Nat(nat) => Ok(Some((nat, rule.expect("a rule translates")))),
+            Verdict::Accept => Ok(None),
+            Verdict::Drop | Verdict::Reject(_) => {
+                let reason = rule.map_or(DropReason::Policy(Table::Nat.into()), DropReason::Rule);
+                Err(Stop { hook, reason, tell: None })
             }
         }
     }

@@ -3,7 +3,7 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::conntrack::TcpState;
 use crate::packet::{L4, TcpFlags};
-use crate::rule::{Origin, Policy, Ruleset, RulesetBuilder, Target};
+use crate::rule::{Nat, NatRange, Origin, Policy, Ruleset, RulesetBuilder, Target};
 use crate::testing::*;
 use crate::tuple::{Protocol, Tuple};
 
@@ -446,6 +446,22 @@ fn a_drop_names_rule_and_policy() {
     assert_eq!((rule.origin, drop.evaluated), (origin, 2));
     let drop = dropped(bench.receive(tcp((CLIENT, 1), (NODE, 80), SYN), CNI0));
     assert_eq!((drop.reason, drop.hook), (DropReason::Policy(Table::Filter.into()), Hook::Input));
+}
+
+#[test]
+fn what_iptables_would_not_write_into_table_nat_drops() {
+    let mut rules = RulesetBuilder::new();
+    rules.policy(Table::Nat, Hook::Prerouting, Policy::Drop);
+    let prerouting = rules.builtin(Table::Nat, Hook::Prerouting);
+    let to = Nat::Dnat(NatRange::to(REMOTE_POD.into(), 8080));
+    let known = rule().protocol(Protocol::TCP).dport(Protocol::TCP, 80).then(Target::Nat(to));
+    rules.append(Table::Nat, prerouting, known);
+    let mut bench = Bench::new(rules.build_leniently().0);
+    let drop = dropped(bench.receive(tcp((CLIENT, 1), (VIP, 81), SYN), CNI0));
+    let reason = DropReason::Policy(Table::Nat.into());
+    assert_eq!((drop.reason, drop.hook, bench.entries()), (reason, Hook::Prerouting, 0));
+    let egress = bench.pass(tcp((CLIENT, 1), (VIP, 80), SYN), CNI0);
+    assert_eq!(egress.packet.tuple.dst(), REMOTE_POD);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use crate::conntrack::{Direction, Entry, Status};
+use crate::hash::{jhash, scale};
 use crate::host::{Draws, Host, Route, RouteQuery};
 use crate::nft::expr::{CtKey, Expr, Fib, FibResult, Field, Header, Meta, Payload};
-use crate::nft::jhash::{jhash, scale};
 use crate::nft::rule::{Comparison, Op, Right, Table};
 use crate::nft::set::{Data, Range, SetUse};
 use crate::nft::value::value_of_device;

@@ -18,7 +18,6 @@
 mod check;
 mod eval;
 mod expr;
-mod jhash;
 mod render;
 mod rule;
 mod ruleset;
