@@ -184,6 +184,14 @@ impl<O> Exploration<O> {
     }
 }
 
+impl<O> Way<O> {
+    /// Returns whether another way of the same branch has the same steps: such ways differ in
+    /// choices that left none.
+    pub fn has_steps_of(&self, other: &Way<O>) -> bool {
+        self.last == other.last
+    }
+}
+
 impl<O> Branch<O> {
     /// Returns the steps of a way of this branch.
     pub fn steps(&self, way: &Way<O>) -> Vec<Step> {

@@ -422,6 +422,35 @@ fn as_json_the_shares_are_exact() {
 }
 
 #[test]
+fn ways_that_differ_in_the_answers_luck_alone_are_one() {
+    let folder = Folder::new();
+    let rule = "-A FORWARD -m statistic --mode random --probability 0.5 -j MARK --set-xmark ";
+    let rules = format!("*filter\n:FORWARD ACCEPT [0:0]\n{rule}0x1/0x1\n{rule}0x2/0x2\nCOMMIT\n");
+    folder.write("lottery.txt", &rules);
+    let packet = "tcp 10.244.1.5:40000 > 10.244.2.7:80";
+    let done = folder
+        .run(&["explain", "lottery.txt", "--packet", packet, "--in", "cni0", "-o", "json"])
+        .ends_with(0);
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    let shares: Vec<_> = report["outcomes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|outcome| outcome["probability"].as_str().unwrap())
+        .collect();
+    assert_eq!(shares, ["1/4"; 4]);
+}
+
+#[test]
+fn a_policy_of_table_nat_drops() {
+    let folder = Folder::new();
+    folder.write("nat.txt", "*nat\n:PREROUTING DROP [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n");
+    let packet = "tcp 10.244.1.5:40000 > 10.244.2.7:80";
+    let done = folder.run(&["explain", "nat.txt", "--packet", packet, "--in", "cni0"]).ends_with(0);
+    assert!(done.stdout.contains("dropped in PREROUTING by the policy of nat"), "{}", done.stdout);
+}
+
+#[test]
 fn as_a_graph() {
     let packet = "tcp 10.244.1.5:40000 > 10.96.0.12:80";
     check(

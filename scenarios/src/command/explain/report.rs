@@ -35,7 +35,7 @@ pub(super) struct Place {
 }
 
 /// What the rules decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     Accept,
     Drop,
@@ -129,7 +129,7 @@ pub(super) struct Found {
 }
 
 /// What kind of step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StepKind {
     Hook,
     Rule,
@@ -168,14 +168,26 @@ pub(super) struct PathStep {
     pub(super) dst: String,
 }
 
-/// Returns the outcomes of a branch.
+/// Returns the outcomes of a branch. Ways that differ only in what the answer met are one.
 pub(super) fn outcomes(
     branch: &Branch<End>,
     asked: &Packet,
     host: &NodeHost,
     book: &impl Book,
 ) -> Vec<Found> {
-    branch.ways.iter().map(|way| found(branch, way, asked, host, book)).collect()
+    let mut kept: Vec<(&Way<End>, Found)> = Vec::new();
+    for way in &branch.ways {
+        // Ways with the same steps come one after the other.
+        let mut alike = kept.iter_mut().rev().take_while(|(known, _)| way.has_steps_of(known));
+        match alike.find(|(known, _)| known.outcome == way.outcome) {
+            Some((_, same)) => {
+                let sum = std::mem::replace(&mut same.probability, Share::zero());
+                same.probability = sum + &way.probability;
+            }
+            None => kept.push((way, found(branch, way, asked, host, book))),
+        }
+    }
+    kept.into_iter().map(|(_, found)| found).collect()
 }
 
 /// Returns the branches beside the main one.

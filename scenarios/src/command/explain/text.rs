@@ -1,5 +1,6 @@
 //! The report as text that can be pasted into a conversation.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use netfilter_model::exact::Share;
@@ -9,6 +10,8 @@ use super::report::{Alternative, Found, PathStep, Place, Report, StepKind, Unrea
 
 /// Lines are not longer, unless a word is.
 const WIDTH: usize = 100;
+/// So many kinds of ways are shown.
+const GROUPS_MAX: usize = 50;
 /// So many alternatives are shown.
 const ALTERNATIVES_MAX: usize = 8;
 /// So many things that were not understood are shown.
@@ -20,9 +23,15 @@ const MEMBERS_MAX: usize = 100;
 pub(super) fn render(report: &Report, styled: bool) -> String {
     let mut out = Text { out: String::new(), styled, many_files: report.many_files };
     out.line(0, &format!("{}, {}", report.packet, report.entry));
-    for group in groups(&report.outcomes) {
+    let groups = groups(&report.outcomes);
+    for group in groups.iter().take(GROUPS_MAX) {
         out.out.push('\n');
-        out.group(&group);
+        out.group(group);
+    }
+    if let Some(more) = groups.get(GROUPS_MAX..).filter(|more| !more.is_empty()) {
+        let rest: Share = more.iter().map(|group| &group.probability).sum();
+        out.out.push('\n');
+        out.line(0, &format!("{}  {} more ways; see -o json", percent(&rest), more.len()));
     }
     if !report.unfollowed.is_zero() {
         let left = percent(&report.unfollowed);
@@ -64,8 +73,11 @@ struct Group<'r> {
 
 fn groups(outcomes: &[Found]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
+    let mut known = BTreeMap::new();
     for found in outcomes {
-        match groups.iter_mut().find(|group| alike(group.members[0], found)) {
+        // Only what is translated to different places goes together.
+        let place = found.dnat.as_ref().map(|_| *known.entry(looks(found)).or_insert(groups.len()));
+        match place.and_then(|place| groups.get_mut(place)) {
             Some(group) => {
                 let sum = std::mem::replace(&mut group.probability, Share::zero());
                 group.probability = sum + &found.probability;
@@ -80,19 +92,13 @@ fn groups(outcomes: &[Found]) -> Vec<Group<'_>> {
     groups
 }
 
-fn alike(a: &Found, b: &Found) -> bool {
-    let told = |found: &Found| (found.verdict, found.reject_with, found.symptom);
-    let steps = |found: &Found| -> Vec<(StepKind, u32)> {
-        found.path.iter().map(|step| (step.kind, step.mark)).collect()
-    };
+/// Returns what outcomes have in common that are told together.
+fn looks(found: &Found) -> impl Ord + use<'_> {
+    let told = (found.verdict, found.reject_with, found.symptom);
+    let steps = found.path.iter().map(|step| (step.kind, step.mark));
     // The place of a drop tells apart what else is alike.
-    let ends_alike = a.verdict == Verdict::Accept || a.end == b.end;
-    told(a) == told(b)
-        && a.dnat.is_some()
-        && b.dnat.is_some()
-        && a.snat == b.snat
-        && ends_alike
-        && steps(a) == steps(b)
+    let end = (found.verdict != Verdict::Accept).then_some(&found.end);
+    (told, found.snat.as_ref(), end, steps.collect::<Vec<(StepKind, u32)>>())
 }
 
 /// Returns what makes two outcomes the same for whoever asks.
