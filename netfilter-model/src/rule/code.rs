@@ -350,12 +350,16 @@ fn port_of(condition: &Match) -> Option<PortMatch> {
     }
 }
 
-/// Returns whether a rule asks no more than its key says.
+/// Returns whether a rule asks no more than its key says, which is the first of its ports.
 fn asks_only_key(rule: &Rule) -> bool {
+    let mut ports = 0;
     rule.matches().iter().all(|condition| match condition {
         Match::Comment(_) => true,
         Match::Destination { invert, .. } | Match::Protocol { invert, .. } => !invert,
-        condition => port_of(condition).is_some(),
+        condition => {
+            ports += 1;
+            ports == 1 && port_of(condition).is_some()
+        }
     })
 }
 

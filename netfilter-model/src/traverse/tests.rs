@@ -420,6 +420,29 @@ fn packets() -> impl Strategy<Value = Vec<(u8, bool, u16, u64)>> {
     prop::collection::vec((0u8..5, any::<bool>(), 79u16..85, any::<u64>()), 1..6)
 }
 
+#[test]
+fn a_rule_that_asks_for_two_ports_is_not_found_by_one() {
+    let mut builder = RulesetBuilder::new();
+    let forward = builder.builtin(Table::Filter, Hook::Forward);
+    let both = |ports: PortMatch| {
+        let second = Match::Tcp { sport: None, dport: Some(ports), flags: None, option: None };
+        rule().destination(host(vip(0))).dport(Protocol::TCP, 80).with(second).then(Target::Drop)
+    };
+    let is = |min, max, invert| PortMatch { min, max, invert };
+    for _ in 0..8 {
+        builder.append(Table::Filter, forward, both(is(81, 81, false)));
+        builder.append(Table::Filter, forward, both(is(80, 80, true)));
+    }
+    builder.append(Table::Filter, forward, both(is(80, 90, false)));
+    let rules = builder.build().unwrap();
+    let packet = tcp((CLIENT, 9), (vip(0), 80), TcpFlags::SYN);
+    for lookup in [Lookup::Indexed, Lookup::Linear, Lookup::RuleByRule] {
+        let mut memory = Memory::default();
+        let seen = walk(&rules, Table::Filter, Hook::Forward, packet, 1, lookup, &mut memory);
+        assert_eq!((seen.verdict, seen.evaluated), (Verdict::Drop, 17), "{lookup:?}");
+    }
+}
+
 fn packet_of((dst, is_udp, port, seed): (u8, bool, u16, u64)) -> (Packet, u64) {
     let to = (vip(dst), port);
     let made = if is_udp { udp((CLIENT, 9), to) } else { tcp((CLIENT, 9), to, TcpFlags::SYN) };

@@ -444,7 +444,9 @@ fn ways_that_differ_in_the_answers_luck_alone_are_one() {
 #[test]
 fn a_policy_of_table_nat_drops() {
     let folder = Folder::new();
-    folder.write("nat.txt", "*nat\n:PREROUTING DROP [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n");
+    // Without a rule that translates, the kernel tracks nothing and asks nobody.
+    let rule = "-A PREROUTING -p tcp -m tcp --dport 81 -j DNAT --to-destination 10.244.3.9";
+    folder.write("nat.txt", &format!("*nat\n:PREROUTING DROP [0:0]\n{rule}\nCOMMIT\n"));
     let packet = "tcp 10.244.1.5:40000 > 10.244.2.7:80";
     let done = folder.run(&["explain", "nat.txt", "--packet", packet, "--in", "cni0"]).ends_with(0);
     assert!(done.stdout.contains("dropped in PREROUTING by the policy of nat"), "{}", done.stdout);
