@@ -4,7 +4,7 @@
 //!  prerouting ─► route ─┬► input ──────────────────────────► Delivery
 //!                       └► forward ─► postrouting ──────────► Egress
 //!  output (reroute) ───────────────► postrouting ─┬─────────► Egress
-//!                                                 └► loopback ► Delivery
+//!                                                 └► loopback ► prerouting
 //! ```
 //!
 //! [`Netns::receive`] and [`Netns::send`] run a packet through all of it. The single steps are
@@ -21,6 +21,7 @@ mod defrag;
 mod limit;
 mod nft;
 mod outcome;
+mod routing;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use std::net::IpAddr;
 use crate::conntrack::{Conntrack, CtInfo, Direction, Entry, Sysctls, Track};
 use crate::device::DeviceId;
 use crate::hook::{Hook, Table};
-use crate::host::{BridgeQuery, Draws, Env, Host, Ingress, Note, Route, RouteQuery, Socket};
+use crate::host::{Draws, Env, Host, Ingress, Note, Route, RouteQuery, Socket};
 use crate::packet::{IcmpError, Packet};
 use crate::rule::{RejectWith, RuleRef, Rules};
 use crate::traverse::{Lookup, Memory};
@@ -39,6 +40,7 @@ use defrag::{Defrag, Whole};
 use limit::IcmpLimit;
 use outcome::Seal;
 pub use outcome::{Answer, Delivery, Drop, DropReason, Egress, Outcome, Rejection, Stopped};
+use routing::{route_received, set_out};
 
 /// The state of a network namespace that packets change.
 #[derive(Clone, Debug)]
@@ -115,7 +117,7 @@ pub struct ToPostrouting(Flight);
 #[must_use]
 pub struct ToLoopback(Flight);
 
-/// Where a received packet goes.
+/// Where a packet goes that has come in.
 #[derive(Debug)]
 #[must_use]
 #[allow(clippy::large_enum_variant)]
@@ -237,17 +239,27 @@ impl Netns {
         }
         let dst = flight.packet.tuple.dst();
         self.run_hook(Hook::Prerouting, flight, env)?;
-        match route_received(flight, dst, env)? {
+        let way = route_received(flight, dst, env)?;
+        self.run_routed(way, flight, env)?;
+        Ok(way)
+    }
+
+    #[inline]
+    fn run_routed<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        way: Way,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        match way {
             Way::Local => {
                 // Kernel: ip_input.c, ip_local_deliver
                 self.gather(Hook::Input, flight, env)?;
-                self.run_hook(Hook::Input, flight, env)?;
-                Ok(Way::Local)
+                self.run_hook(Hook::Input, flight, env)
             }
             Way::Out => {
                 self.run_hook(Hook::Forward, flight, env)?;
-                self.run_hook(Hook::Postrouting, flight, env)?;
-                Ok(Way::Out)
+                self.run_hook(Hook::Postrouting, flight, env)
             }
         }
     }
@@ -302,8 +314,9 @@ impl Netns {
         if !is_loopback(flight, env.host) {
             return Ok(Way::Out);
         }
-        self.run_loopback(flight, env)?;
-        Ok(Way::Local)
+        let way = self.run_loopback(flight, env)?;
+        self.run_routed(way, flight, env)?;
+        Ok(way)
     }
 
     /// Puts a fragment to those of its packet that have come; goes on when it was the last.
@@ -323,11 +336,12 @@ impl Netns {
         Ok(())
     }
 
+    /// Runs PREROUTING for a packet that this host sent to itself.
     fn run_loopback<H: Host, R: Rules, D: Draws>(
         &mut self,
         flight: &mut Flight,
         env: &mut Env<'_, H, R, D>,
-    ) -> Result<(), Stop> {
+    ) -> Result<Way, Stop> {
         flight.in_dev = Some(env.host.loopback());
         // Kernel: nf_conntrack_core.c, nf_conntrack_in: what is INVALID is looked at once more.
         if flight.track.is_some_and(|track| track.info == CtInfo::Invalid) {
@@ -335,14 +349,19 @@ impl Netns {
         }
         let dst = flight.packet.tuple.dst();
         self.run_hook(Hook::Prerouting, flight, env)?;
-        // Kernel: nf_nat_proto.c, nf_nat_ipv4_pre_routing; route.c: an own source from lo goes
-        // nowhere but here.
-        if flight.packet.tuple.dst() != dst && env.host.route(flight.route_query()) != Route::Local
-        {
+        if flight.packet.tuple.dst() == dst {
+            return Ok(Way::Local);
+        }
+        // Kernel: nf_nat_proto.c, nf_nat_ipv4_pre_routing, nf_nat_ipv6_in: it is routed again.
+        // Kernel: route.c, ip_route_input_slow: of IPv4, an own source from lo goes nowhere but
+        // here. IPv6 asks for no such thing.
+        if dst.is_ipv4() && env.host.route(flight.route_query()) != Route::Local {
             let (hook, reason) = (Hook::Prerouting, DropReason::Blackhole);
             return Err(Stop { hook, reason, tell: None });
         }
-        self.run_hook(Hook::Input, flight, env)
+        // Kernel: loopback.c, loopback_xmit: no socket stays with it.
+        flight.socket = None;
+        route_received(flight, dst, env)
     }
 
     /// Sends the ICMP error that a packet deserves which this host could not pass on after it had
@@ -433,16 +452,18 @@ impl Netns {
         })
     }
 
-    /// Runs PREROUTING and INPUT for a packet that this host sent to itself. It keeps its
-    /// connection: neither tracking nor nat is asked again.
+    /// Runs PREROUTING for a packet that this host sent to itself. It keeps its connection:
+    /// neither tracking nor nat is asked again. Only one that was INVALID is looked at anew, and
+    /// may leave after all.
     pub fn loopback<H: Host, R: Rules, D: Draws>(
         &mut self,
         ToLoopback(mut flight): ToLoopback,
         env: &mut Env<'_, H, R, D>,
-    ) -> Result<Delivery, Stopped> {
+    ) -> Routed {
         match self.run_loopback(&mut flight, env) {
-            Ok(()) => Ok(self.delivery(&flight, env.host.loopback())),
-            Err(stop) => Err(self.stopped(flight, stop, env)),
+            Ok(Way::Local) => Routed::Input(ToInput(flight)),
+            Ok(Way::Out) => Routed::Forward(ToForward(flight)),
+            Err(stop) => Routed::Stopped(self.stopped(flight, stop, env)),
         }
     }
 
@@ -539,80 +560,6 @@ impl Flight {
     fn route_query(&self) -> RouteQuery {
         let Packet { tuple, mark, .. } = &self.packet;
         RouteQuery { dst: tuple.dst(), src: tuple.src(), mark: *mark, in_dev: self.in_dev }
-    }
-}
-
-/// Routes a packet that has passed PREROUTING; `dst` is where it went before.
-#[inline]
-fn route_received<H: Host, R, D: Draws>(
-    flight: &mut Flight,
-    dst: IpAddr,
-    env: &mut Env<'_, H, R, D>,
-) -> Result<Way, Stop> {
-    let hook = Hook::Prerouting;
-    let query = flight.route_query();
-    let bridged = match flight.ingress {
-        Some(ingress) if ingress.port.is_some() => {
-            let rewritten = query.dst != dst;
-            env.host.bridge(BridgeQuery { ingress, packet: query, rewritten })
-        }
-        _ => None,
-    };
-    let route = bridged.unwrap_or_else(|| env.host.route(query));
-    env.draws.note(Note::Routed { hook, query, route });
-    match route {
-        Route::Local => Ok(Way::Local),
-        Route::Forward { dev, next_hop } => {
-            // Kernel: ip_forward.c, ip_forward: the hop is taken before FORWARD.
-            if flight.packet.ttl <= 1 {
-                let tell = Some(RejectWith::Icmp(IcmpError::TimeExceeded));
-                return Err(Stop { hook, reason: DropReason::TtlExpired, tell });
-            }
-            flight.packet.ttl -= 1;
-            flight.out = Some((dev, next_hop));
-            Ok(Way::Out)
-        }
-        Route::Bridged { dev, port, next_hop } => {
-            flight.out = Some((dev, next_hop));
-            (flight.out_port, flight.bridged) = (port, true);
-            Ok(Way::Out)
-        }
-        refusal => {
-            let (reason, error) = refused(refusal);
-            // Kernel: net/ipv6/route.c, ip6_pkt_discard: all but prohibited is "no route".
-            let error = match error {
-                Some(IcmpError::HostUnreachable) if query.dst.is_ipv6() => {
-                    Some(IcmpError::NetUnreachable)
-                }
-                error => error,
-            };
-            Err(Stop { hook, reason, tell: error.map(RejectWith::Icmp) })
-        }
-    }
-}
-
-/// Sets where a packet made here leaves by. Its sender learns of a refusal by an error code.
-fn set_out<H: Host>(flight: &mut Flight, route: Route, host: &H) -> Result<(), Stop> {
-    flight.out = Some(match route {
-        Route::Local => (host.loopback(), flight.packet.tuple.dst()),
-        Route::Forward { dev, next_hop } | Route::Bridged { dev, next_hop, .. } => (dev, next_hop),
-        refusal => {
-            let (reason, _) = refused(refusal);
-            return Err(Stop { hook: Hook::Output, reason, tell: None });
-        }
-    });
-    Ok(())
-}
-
-fn refused(route: Route) -> (DropReason, Option<IcmpError>) {
-    match route {
-        Route::Unreachable => (DropReason::Unreachable, Some(IcmpError::HostUnreachable)),
-        Route::Prohibited => (DropReason::Prohibited, Some(IcmpError::AdminProhibited)),
-        Route::Blackhole => (DropReason::Blackhole, None),
-        Route::NoRoute => (DropReason::NoRoute, Some(IcmpError::NetUnreachable)),
-        Route::Local | Route::Forward { .. } | Route::Bridged { .. } => {
-            unreachable!("{route:?} is a way")
-        }
     }
 }
 

@@ -38,12 +38,12 @@ pub(crate) struct Node {
 
 impl Host for Node {
     fn route(&self, query: RouteQuery) -> Route {
-        let IpAddr::V4(dst) = query.dst else {
-            return Route::NoRoute;
-        };
         if let Some((_, route)) = self.routes.iter().find(|(net, _)| net.contains(query.dst)) {
             return *route;
         }
+        let IpAddr::V4(dst) = query.dst else {
+            return Route::NoRoute;
+        };
         if self.addr_type(query.dst, None) == AddrType::Local {
             return Route::Local;
         }

@@ -1,7 +1,8 @@
 //! What happens at one hook.
 
 use super::nft::meets_nft_nat;
-use super::{DropReason, Flight, Netns, Stop, set_out};
+use super::routing::set_out;
+use super::{DropReason, Flight, Netns, Stop};
 use crate::conntrack::{Confirmed, CtInfo, Direction, Holder, Status, Tracked, Unconfirmed};
 use crate::hook::{Hook, Step, Table, steps};
 use crate::host::{Draws, Env, Host, Note};

@@ -3,7 +3,10 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::conntrack::TcpState;
 use crate::packet::{L4, TcpFlags};
-use crate::rule::{Nat, NatRange, Origin, Policy, Ruleset, RulesetBuilder, Target};
+use crate::prefix::Prefix;
+use crate::rule::{
+    CtTarget, Nat, NatRange, Origin, Policy, Ruleset, RulesetBuilder, Target, Zone, ZoneSide,
+};
 use crate::testing::*;
 use crate::tuple::{Protocol, Tuple};
 
@@ -418,6 +421,42 @@ fn an_invalid_packet_passes_untranslated() {
     assert_eq!(out.packet.tuple.src(), IpAddr::from(CLIENT));
     assert_eq!(out.ct, Some((CtInfo::Invalid, Direction::Original)));
     assert_eq!(bench.entries(), 0);
+}
+
+/// A client reaches the host by an address that the host then does not know for the client's own:
+/// only zone 1 does, where what the host sends is INVALID until it comes in by lo.
+fn answer_by_loopback([client, own, other]: [IpAddr; 3]) -> Outcome {
+    let mut rules = RulesetBuilder::new();
+    let zone = Some((ZoneSide::Both, Zone::Id(1)));
+    let raw = rules.builtin(Table::Raw, Hook::Prerouting);
+    let target = Target::Ct(Box::new(CtTarget { zone, ..CtTarget::default() }));
+    rules.append(Table::Raw, raw, rule().then(target));
+    let input = rules.builtin(Table::Nat, Hook::Input);
+    let target = Target::Nat(Nat::Snat(NatRange::address(other)));
+    rules.append(Table::Nat, input, rule().then(target));
+    let mut bench = Bench::new(rules.build().unwrap());
+    let routes = [
+        (client, Route::Forward { dev: CNI0, next_hop: client }),
+        (own, Route::Local),
+        (other, Route::Local),
+    ];
+    bench.node.routes = routes.map(|(to, route)| (Prefix::host(to), route)).into();
+    let tuple = Tuple::try_new(Protocol::TCP, client, 1000, own, 80).unwrap();
+    let Outcome::Local(seen) = bench.receive(Packet::tcp(1, tuple, SYN), CNI0) else { panic!() };
+    assert_eq!(seen.packet.tuple.src(), other);
+    bench.send(Packet::tcp(2, seen.packet.tuple.reply(), RST | ACK))
+}
+
+#[test]
+fn what_prerouting_turns_away_from_lo_is_routed_again() {
+    let six = ["2001:db8:1::2", "2001:db8:1::1", "2001:db8:2::1"].map(|a| a.parse().unwrap());
+    let out = sent(answer_by_loopback(six));
+    assert_eq!((out.dev, out.next_hop, out.packet.ttl), (CNI0, six[0], 63));
+    assert_eq!(tuple(&out.packet), "tcp [2001:db8:1::1]:80 > [2001:db8:1::2]:1000");
+    assert_eq!(out.ct, Some((CtInfo::Established, Direction::Reply)));
+    let four = [CLIENT, BRIDGE, NODE].map(IpAddr::from);
+    let drop = dropped(answer_by_loopback(four));
+    assert_eq!((drop.hook, drop.reason), (Hook::Prerouting, DropReason::Blackhole));
 }
 
 #[test]
