@@ -98,7 +98,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// One of the kernel's own, from which it resets connections and sends ICMP: nobody owns it.
+    /// One of the kernel's own, from which it resets connections over IPv4 and sends ICMP: nobody
+    /// owns it. A reset over IPv6 comes from no socket.
     pub const KERNEL: Socket = Socket { uid: u32::MAX, gid: u32::MAX };
 }
 

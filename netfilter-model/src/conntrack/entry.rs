@@ -181,6 +181,11 @@ impl Entry {
         self.dnat_rule
     }
 
+    /// Returns the entry as if no rule were known: what packets meet does not depend on it.
+    pub fn without_rule(self) -> Entry {
+        Entry { dnat_rule: None, ..self }
+    }
+
     /// Returns which way packets with this tuple in these zones go.
     #[inline]
     pub(super) fn has(&self, direction: Direction, tuple: &Tuple, zones: [u16; 2]) -> bool {

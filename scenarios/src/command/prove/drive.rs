@@ -1,10 +1,15 @@
 //! Runs a case in both arms and says where they differ.
 //!
-//! Where random rules decide, the kernel goes one of several ways. The model goes all of them, and
-//! those that the kernel did not go are left: a case fails when none remains.
+//! The kernel goes first. Where random rules decide, it goes one of several ways; the model goes all
+//! of them, and those that the kernel did not go are left: a case fails when none remains.
+//!
+//! Ports that are chosen at random make no ways of their own, or there would be too many. Some of
+//! them meet what is there already, and change more than a number: when no way remains, the ports
+//! are drawn anew some times.
 
 mod shares;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,8 +27,12 @@ use super::place::{CNI0, NODE_UDP, Place, Settings, device_mac};
 use super::rig::{Rig, RigError};
 use super::seen::{Ports, Seen, all_same};
 
-/// So many states of the model are followed.
-const WORLDS_MAX: usize = 96;
+/// So many states of the model are followed. One that agrees to the end is enough; only if none
+/// does, those that were not followed leave a case undecided.
+const WORLDS_MAX: usize = 192;
+
+/// So often ports are drawn until the arms agree.
+const DRAWINGS: u64 = 16;
 
 /// A packet that was sent, and what was seen of it.
 #[derive(Clone, Debug)]
@@ -120,63 +129,121 @@ pub(super) fn run(case: &Case, rules: Ruleset, rig: &mut Rig) -> Result<Verdict,
         }
         rig.prepare(case.settings, &case.rules)?;
     }
-    let clock = Clock::start();
-    let mut history = History::default();
+    let record = Record::of(case, rig)?;
+    let mut first = None;
+    for drawing in 0..DRAWINGS {
+        match followed((case, ports), &record, &model, drawing) {
+            Verdict::Agree(sent) => return Ok(Verdict::Agree(packets + sent)),
+            verdict => first = first.or(Some(verdict)),
+        }
+    }
+    Ok(first.expect("ports are drawn at least once"))
+}
+
+/// What the kernel did.
+struct Record {
+    /// When each step was, and what was sent and seen.
+    steps: Vec<(Duration, Option<Sent>)>,
+    /// The connections at the end, and when that was.
+    connections: Vec<Connection>,
+    end: Duration,
+}
+
+impl Record {
+    /// Sends a case's packets.
+    fn of(case: &Case, rig: &mut Rig) -> Result<Record, RigError> {
+        let clock = Clock::start();
+        let mut history = History::default();
+        let mut times = Vec::new();
+        for step in &case.steps {
+            times.push(clock.now());
+            let sent = packet_of(step, &case.steps, &history).map(|(from, packet)| {
+                let seen = transmit(rig, case.settings, from, &packet);
+                Sent { from, packet, seen }
+            });
+            history.0.push(sent);
+        }
+        let connections = rig.connections()?;
+        let end = clock.now();
+        Ok(Record { steps: times.into_iter().zip(history.0).collect(), connections, end })
+    }
+}
+
+/// Lets the model follow the kernel.
+fn followed(
+    (case, ports): (&Case, Ports),
+    record: &Record,
+    model: &Model,
+    drawing: u64,
+) -> Verdict {
+    let mut packets = 0;
     let mut worlds = vec![model.fresh()];
-    for (number, step) in case.steps.iter().enumerate() {
-        let Some((from, packet)) = packet_of(step, &case.steps, &history) else {
-            history.0.push(None);
+    let mut left_out = false;
+    let undecided = || Verdict::Undecided("too many possible states".to_owned());
+    for (number, (step, (now, sent))) in case.steps.iter().zip(&record.steps).enumerate() {
+        let Some(Sent { from, packet, seen }) = sent else {
             worlds.iter_mut().for_each(|world| world.history.0.push(None));
             continue;
         };
         packets += 1;
-        let now = clock.now();
-        let seen = transmit(rig, case.settings, from, &packet);
-        let ways = explored(&model, &worlds, step, case, now);
+        let ways = explored(model, &worlds, (case, step), *now, drawing);
         let mut next = Vec::new();
         let mut others = Vec::new();
         for (sent, seen_there, world) in ways {
-            if all_same((&packet, &seen), (&sent, &seen_there), ports) {
+            if all_same((packet, seen), (&sent, &seen_there), ports) {
                 next.push(world);
             } else {
                 others.push(texts(&seen_there));
             }
         }
         if next.is_empty() {
+            if left_out {
+                return undecided();
+            }
             others.sort();
             others.dedup();
             let sent = format!("{} sends {:?} {:?}", from.name(), packet.tuple, packet.l4);
-            let kernel = texts(&seen);
-            return Ok(Verdict::Differ(Difference {
-                step: Some(number),
-                sent,
-                kernel,
-                model: others,
-            }));
+            let kernel = texts(seen);
+            let step = Some(number);
+            return Verdict::Differ(Difference { step, sent, kernel, model: others });
+        }
+        if next.len() > 1 {
+            let mut states = BTreeSet::new();
+            next.retain(|world| states.insert(world.state(*now)));
         }
         if next.len() > WORLDS_MAX {
-            return Ok(Verdict::Undecided("too many possible states".to_owned()));
+            left_out = true;
+            next = spread(next, WORLDS_MAX);
         }
-        history.0.push(Some(Sent { from, packet, seen }));
         worlds = next;
     }
-    let kernel = rig.connections()?;
-    let now = clock.now();
-    Ok(compare_connections((case, ports), &kernel, &model, &worlds, now)
-        .unwrap_or(Verdict::Agree(packets)))
+    let differ = compare_connections((case, ports), record, model, &worlds);
+    match differ {
+        None => Verdict::Agree(packets),
+        Some(_) if left_out => undecided(),
+        Some(difference) => Verdict::Differ(difference),
+    }
+}
+
+/// Returns so many of all, evenly spread.
+fn spread<T>(all: Vec<T>, wanted: usize) -> Vec<T> {
+    let count = all.len();
+    // Those at which the multiple of wanted / count passes a whole number.
+    let chosen = |at: &usize| (at + 1) * wanted / count > at * wanted / count;
+    all.into_iter().enumerate().filter(|(at, _)| chosen(at)).map(|(_, one)| one).collect()
 }
 
 fn compare_connections(
     (case, ports): (&Case, Ports),
-    kernel: &[Connection],
+    record: &Record,
     model: &Model,
     worlds: &[World],
-    now: Duration,
-) -> Option<Verdict> {
+) -> Option<Difference> {
+    let kernel = record.connections.as_slice();
     let literal = if ports == Ports::Both { Vec::new() } else { literal_ports(case) };
     let mut ways = Vec::new();
     for world in worlds {
-        let connections = model.connections(world, now);
+        let connections = model.connections(world, record.end);
         if connection::all_same(kernel, &connections, &literal) {
             return None;
         }
@@ -188,12 +255,12 @@ fn compare_connections(
         alone.map(Connection::to_string).collect()
     };
     let first = ways.first().map(Vec::as_slice).unwrap_or_default();
-    Some(Verdict::Differ(Difference {
+    Some(Difference {
         step: None,
         sent: "connections at the end that the other arm does not have".to_owned(),
         kernel: only(kernel, first),
         model: ways.iter().map(|way| only(way, kernel)).collect(),
-    }))
+    })
 }
 
 /// Lets every world go every way. An alternative in which a condition holds that is not modelled
@@ -201,9 +268,9 @@ fn compare_connections(
 fn explored(
     model: &Model,
     worlds: &[World],
-    step: &Step,
-    case: &Case,
+    (case, step): (&Case, &Step),
     now: Duration,
+    drawing: u64,
 ) -> Vec<(Packet, Vec<Seen>, World)> {
     let mut ways = Vec::new();
     for world in worlds {
@@ -214,7 +281,8 @@ fn explored(
             let _ = model.refuse_silently(silent);
             let limits = Limits { ways: 4 * WORLDS_MAX, alternatives: 8 };
             let exploration = explore(limits, |script| {
-                let draws = &mut Varied { script, salt: (world.history.0.len() as u64) << 40 };
+                let salt = drawing << 48 | (world.history.0.len() as u64) << 32;
+                let draws = &mut Varied { script, salt, drawn: 0 };
                 let mut world = world.clone();
                 let seen = if from == Place::Node {
                     model.send(&mut world, &packet, now, draws)
@@ -240,16 +308,18 @@ fn explored(
     ways
 }
 
-/// A script whose arbitrary bits differ from step to step: ports that are chosen at random seldom
-/// are the same.
+/// A script whose arbitrary bits differ from step to step, as ports that are chosen at random do,
+/// and not from way to way: what two ways have in common makes their states the same.
 struct Varied<'s> {
     script: &'s mut Script,
     salt: u64,
+    drawn: u64,
 }
 
 impl Draws for Varied<'_> {
-    fn draw(&mut self, ordinal: u32) -> u64 {
-        self.script.draw(ordinal) ^ self.salt.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    fn draw(&mut self, _: u32) -> u64 {
+        self.drawn += 1;
+        mixed(self.salt | self.drawn)
     }
 
     fn chance(&mut self, ordinal: u32, probability: Probability) -> bool {
@@ -263,6 +333,15 @@ impl Draws for Varied<'_> {
     fn unsupported(&mut self, rule: RuleRef) -> bool {
         self.script.unsupported(rule)
     }
+}
+
+/// Returns the bits of a number, well mixed.
+// The last steps of SplitMix64.
+const fn mixed(number: u64) -> u64 {
+    let mut bits = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
 }
 
 fn transmit(rig: &mut Rig, _: Settings, from: Place, packet: &Packet) -> Vec<Seen> {
@@ -455,4 +534,16 @@ fn literal_ports(case: &Case) -> Vec<u16> {
     ports.sort_unstable();
     ports.dedup();
     ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_of_all() {
+        assert_eq!(spread((0..10).collect(), 3), [3, 6, 9]);
+        assert_eq!(spread((0..4).collect(), 4), [0, 1, 2, 3]);
+        assert_eq!(spread((0..1000).collect::<Vec<_>>(), 192).len(), 192);
+    }
 }

@@ -1,6 +1,7 @@
 //! The model arm: the same node, as the model has it.
 
 use std::cell::Cell;
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -215,6 +216,21 @@ pub(super) struct World {
     pub(super) history: History,
 }
 
+impl World {
+    /// Returns a text that two worlds share only if they have the same future.
+    pub(super) fn state(&self, now: Duration) -> String {
+        let now = SimTime::ZERO + now;
+        let mut text = String::new();
+        for entry in self.netns.conntrack().entries(now) {
+            // By which rule it came about does not matter here.
+            let entry = entry.clone().without_rule();
+            _ = write!(text, "{entry:?};");
+        }
+        _ = write!(text, "{:?};{:?}", self.netns.memory(), self.history);
+        text
+    }
+}
+
 /// What stays the same while a case runs.
 pub(super) struct Model {
     node: Node,
@@ -345,7 +361,8 @@ impl Model {
         seen.push(Seen { at: Place::Node, packet });
         let tuple = packet.tuple;
         match packet.l4 {
-            // Kernel: tcp_ipv4.c, tcp_v4_send_reset
+            // Kernel: tcp_ipv4.c, tcp_v4_send_reset; tcp_ipv6.c, tcp_v6_send_response, whose reset
+            // has no socket.
             L4::Tcp { flags, .. } if !flags.contains(TcpFlags::RST) => {
                 let answer = if flags.contains(TcpFlags::ACK) {
                     TcpFlags::RST
@@ -354,7 +371,8 @@ impl Model {
                 };
                 let mut reset = Packet::tcp(0, tuple.reply(), answer);
                 reset.tos = packet.tos;
-                self.send_on(netns, reset, Some(Socket::KERNEL), env, seen);
+                let socket = tuple.is_ipv4().then_some(Socket::KERNEL);
+                self.send_on(netns, reset, socket, env, seen);
             }
             L4::Udp if tuple.dst_part != NODE_UDP => {
                 let answer = netns.send_error(&packet, IcmpError::PortUnreachable, env);

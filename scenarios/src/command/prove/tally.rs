@@ -118,7 +118,11 @@ impl Tally {
             let _ = writeln!(text, "  disagree: {file}");
         }
         if !self.passing.is_empty() {
-            let _ = writeln!(text, "differed once and not again: {}", self.passing.len());
+            let _ = writeln!(
+                text,
+                "differed once and not again (the kernel chose at random, or was late): {}",
+                self.passing.len()
+            );
             for name in &self.passing {
                 let _ = write!(text, "  {name}");
             }

@@ -1,5 +1,7 @@
 //! Shares of random rules, by χ².
 
+use netfilter_model::exact::Step as Met;
+
 use super::super::case::Shares;
 use super::super::model::Model;
 use super::super::place::{Place, Settings};
@@ -8,6 +10,9 @@ use super::super::seen::{Ports, Seen, all_same};
 use super::{
     Clock, Difference, Limits, Packet, Verdict, explore, frame_to, opened, texts, transmit,
 };
+
+/// So many of the ports that are chosen at random may be those that their packets had before.
+const MET_MAX: u32 = 2;
 
 /// A right model fails so rarely.
 const RARE: f64 = 1e-9;
@@ -28,8 +33,23 @@ fn tail(value: f64, freedom: u32) -> f64 {
 /// What may become of a packet, and how likely it is.
 struct Class {
     seen: Vec<Seen>,
+    /// A port was chosen at random.
+    drawn: bool,
     share: f64,
     count: u32,
+}
+
+/// Returns what was seen of a packet as if no source port had been chosen that the packet had
+/// before: at random, one of many keeps its port.
+fn as_if_changed(packet: &Packet, seen: &[Seen]) -> Vec<Seen> {
+    let (sent, mut seen) = (&packet.tuple, seen.to_vec());
+    for Seen { packet: Packet { tuple, .. }, .. } in &mut seen {
+        if tuple.src_part == sent.src_part && tuple.src() != sent.src() {
+            let mut others = (1024..).filter(|port| ![sent.src_part, sent.dst_part].contains(port));
+            tuple.src_part = others.next().unwrap_or_default();
+        }
+    }
+    seen
 }
 
 /// Returns χ² over the classes and its degrees of freedom; classes of which fewer than five are
@@ -80,25 +100,35 @@ pub(super) fn run(
         return Verdict::Undecided("shares under a rule that is not modelled".to_owned());
     }
     let mut classes: Vec<Class> = Vec::new();
-    for way in exploration.main.ways {
+    for way in &exploration.main.ways {
         let share = way.probability.to_f64();
+        let drawn = exploration.main.steps(way).contains(&Met::Drawn);
         let known = classes
             .iter_mut()
             .find(|class| all_same((&first, &class.seen), (&first, &way.outcome), ports));
         match known {
-            Some(class) => class.share += share,
-            None => classes.push(Class { seen: way.outcome, share, count: 0 }),
+            Some(class) => {
+                class.share += share;
+                class.drawn |= drawn;
+            }
+            None => classes.push(Class { seen: way.outcome.clone(), drawn, share, count: 0 }),
         }
     }
+    let mut met = 0;
     for i in 0..shares.count {
         let mut packet: Packet = first;
         packet.tuple.src_part = first.tuple.src_part.wrapping_add(i);
         let seen = transmit(rig, settings, from, &packet);
-        let class = classes
-            .iter_mut()
-            .filter(|class| class.share > 0.0)
-            .find(|class| all_same((&packet, &seen), (&first, &class.seen), ports));
-        let Some(class) = class else {
+        let is_of = |class: &Class, seen: &[Seen]| {
+            class.share > 0.0 && all_same((&packet, seen), (&first, &class.seen), ports)
+        };
+        let mut at = classes.iter().position(|class| is_of(class, &seen));
+        if at.is_none() && met < MET_MAX {
+            met += 1;
+            let changed = as_if_changed(&packet, &seen);
+            at = classes.iter().position(|class| class.drawn && is_of(class, &changed));
+        }
+        let Some(at) = at else {
             return Verdict::Differ(Difference {
                 step: None,
                 sent: format!("{} sends {:?}, one of many", from.name(), packet.tuple),
@@ -106,7 +136,7 @@ pub(super) fn run(
                 model: classes.iter().map(|class| texts(&class.seen)).collect(),
             });
         };
-        class.count += 1;
+        classes[at].count += 1;
     }
     let counts: Vec<(f64, u32)> = classes.iter().map(|c| (c.share, c.count)).collect();
     let (sum, freedom) = statistic(&counts, f64::from(shares.count));
@@ -126,6 +156,8 @@ pub(super) fn run(
 
 #[cfg(test)]
 mod tests {
+    use netfilter_model::tuple::{Protocol, Tuple};
+
     use super::*;
 
     #[test]
@@ -137,6 +169,22 @@ mod tests {
         near(tail(18.467, 4), 0.001);
         near(tail(24.322, 7), 0.001);
         near(tail(37.325, 1), 1e-9);
+    }
+
+    #[test]
+    fn a_port_that_is_met_by_chance() {
+        let packet = |src: [u8; 4], port| {
+            let tuple = Tuple::v4(Protocol::UDP, src.into(), port, [10, 0, 0, 9].into(), 53);
+            Packet::udp(0, tuple, 60)
+        };
+        let sent = packet([10, 0, 0, 1], 1024);
+        let seen = |packet| vec![Seen { at: Place::Ext, packet }];
+        let (met, other) = (seen(packet([10, 0, 0, 2], 1024)), seen(packet([10, 0, 0, 2], 7000)));
+        assert!(!all_same((&sent, &met), (&sent, &other), Ports::Source));
+        let changed = as_if_changed(&sent, &met);
+        assert!(all_same((&sent, &changed), (&sent, &other), Ports::Source));
+        // What was not translated keeps its port for good.
+        assert_eq!(as_if_changed(&sent, &seen(sent)), seen(sent));
     }
 
     #[test]
