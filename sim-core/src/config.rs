@@ -3,6 +3,10 @@
 //! Nothing here is a Kubernetes type or a file position; `kube::manifest` turns Kubernetes
 //! objects into the specs below, and the scenario reader does the rest.
 
+mod duration;
+
+pub use duration::parse_duration;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;

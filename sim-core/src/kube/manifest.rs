@@ -9,6 +9,7 @@
 
 mod deployment;
 mod name;
+mod object;
 mod pod;
 mod service;
 mod strict;
@@ -21,11 +22,11 @@ use crate::config::{DeploymentSpec, ObjectName, ServiceSpec};
 
 /// A Kubernetes object that was understood.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Manifest {
+pub struct Manifest<T = Object> {
     /// Where it stands: nothing, or its place in a `kind: List`.
     pub path: Path,
     /// What it is.
-    pub object: Object,
+    pub object: T,
     /// What is valid but probably not as meant, or not modelled.
     pub warnings: Vec<Problem>,
 }
@@ -115,32 +116,40 @@ impl Manifest {
     ///
     /// Everything that the API server would refuse, in the order of the file.
     pub fn from_json(value: &Value) -> Result<Vec<Manifest>, Vec<Problem>> {
-        let is_list = value["apiVersion"] == "v1" && value["kind"] == "List";
-        if !is_list {
-            return read_one(value).map(|manifest| vec![manifest]);
-        }
-        let mut manifests = Vec::new();
-        let mut problems = Vec::new();
-        for (index, item) in value["items"].as_array().into_iter().flatten().enumerate() {
-            let place = Path::default().key("items").index(index);
-            let move_in = |problem: &mut Problem| {
-                let inner = std::mem::take(&mut problem.path);
-                problem.path = Path(place.0.iter().cloned().chain(inner.0).collect());
-            };
-            match read_one(item) {
-                Ok(mut manifest) => {
-                    manifest.path = place.clone();
-                    manifest.warnings.iter_mut().for_each(move_in);
-                    manifests.push(manifest);
-                }
-                Err(mut found) => {
-                    found.iter_mut().for_each(move_in);
-                    problems.append(&mut found);
-                }
+        read_items(value, read_object)
+    }
+}
+
+/// Reads an object, or each item of a `kind: List`.
+fn read_items<T>(
+    value: &Value,
+    read: fn(&Value, &mut Findings) -> Option<T>,
+) -> Result<Vec<Manifest<T>>, Vec<Problem>> {
+    let is_list = value["apiVersion"] == "v1" && value["kind"] == "List";
+    if !is_list {
+        return read_one(value, read).map(|manifest| vec![manifest]);
+    }
+    let mut manifests = Vec::new();
+    let mut problems = Vec::new();
+    for (index, item) in value["items"].as_array().into_iter().flatten().enumerate() {
+        let place = Path::default().key("items").index(index);
+        let move_in = |problem: &mut Problem| {
+            let inner = std::mem::take(&mut problem.path);
+            problem.path = Path(place.0.iter().cloned().chain(inner.0).collect());
+        };
+        match read_one(item, read) {
+            Ok(mut manifest) => {
+                manifest.path = place.clone();
+                manifest.warnings.iter_mut().for_each(move_in);
+                manifests.push(manifest);
+            }
+            Err(mut found) => {
+                found.iter_mut().for_each(move_in);
+                problems.append(&mut found);
             }
         }
-        if problems.is_empty() { Ok(manifests) } else { Err(problems) }
     }
+    if problems.is_empty() { Ok(manifests) } else { Err(problems) }
 }
 
 /// What was found about one object.
@@ -174,6 +183,14 @@ impl Findings {
         });
     }
 
+    fn wrong_version(&mut self, version: &str, kind: &str, right: &str) {
+        self.error(
+            Path::of("apiVersion"),
+            format!("no {kind} in version `{version}`"),
+            format!("a {kind} is of `apiVersion: {right}`"),
+        );
+    }
+
     fn missing(&mut self, path: Path, field: &str) {
         self.coded(
             "missing-field",
@@ -184,10 +201,12 @@ impl Findings {
     }
 }
 
-fn read_one(value: &Value) -> Result<Manifest, Vec<Problem>> {
+fn read_one<T>(
+    value: &Value,
+    read: fn(&Value, &mut Findings) -> Option<T>,
+) -> Result<Manifest<T>, Vec<Problem>> {
     let mut findings = Findings::default();
-    let object = read_object(value, &mut findings);
-    match object {
+    match read(value, &mut findings) {
         Some(object) if findings.errors.is_empty() => {
             Ok(Manifest { path: Path::default(), object, warnings: findings.warnings })
         }
@@ -195,7 +214,8 @@ fn read_one(value: &Value) -> Result<Manifest, Vec<Problem>> {
     }
 }
 
-fn read_object(value: &Value, findings: &mut Findings) -> Option<Object> {
+/// Returns version and kind of an object.
+fn header<'v>(value: &'v Value, findings: &mut Findings) -> Option<(&'v str, &'v str)> {
     if !value.is_object() {
         findings.coded(
             "wrong-type",
@@ -210,9 +230,20 @@ fn read_object(value: &Value, findings: &mut Findings) -> Option<Object> {
             findings.missing(Path::default(), field);
         }
     }
-    let (Some(version), Some(kind)) = (value["apiVersion"].as_str(), value["kind"].as_str()) else {
-        return None;
-    };
+    Some((value["apiVersion"].as_str()?, value["kind"].as_str()?))
+}
+
+/// Returns namespace and name of an object that is not read otherwise.
+fn object_name(value: &Value) -> ObjectName {
+    let text = |field: &str| value["metadata"][field].as_str().map(str::to_owned);
+    ObjectName {
+        namespace: text("namespace").unwrap_or_else(|| "default".to_owned()),
+        name: text("name").unwrap_or_default(),
+    }
+}
+
+fn read_object(value: &Value, findings: &mut Findings) -> Option<Object> {
+    let (version, kind) = header(value, findings)?;
     match (version, kind) {
         ("v1", "Service") => {
             let service = strict::read(value, &mut findings.errors)?;
@@ -225,19 +256,11 @@ fn read_object(value: &Value, findings: &mut Findings) -> Option<Object> {
         }
         (_, "Service" | "Deployment") => {
             let right = if kind == "Service" { "v1" } else { "apps/v1" };
-            findings.error(
-                Path::of("apiVersion"),
-                format!("no {kind} in version `{version}`"),
-                format!("a {kind} is of `apiVersion: {right}`"),
-            );
+            findings.wrong_version(version, kind, right);
             None
         }
         _ => {
-            let text = |field: &str| value["metadata"][field].as_str().map(str::to_owned);
-            let name = ObjectName {
-                namespace: text("namespace").unwrap_or_else(|| "default".to_owned()),
-                name: text("name").unwrap_or_default(),
-            };
+            let name = object_name(value);
             let sends = matches!(
                 kind,
                 "Pod" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "ReplicationController"

@@ -15,6 +15,7 @@ pub mod address;
 pub mod endpoint_slice;
 mod kubelet;
 pub mod manifest;
+pub mod object;
 pub mod pod;
 pub mod rollout;
 pub mod setup;

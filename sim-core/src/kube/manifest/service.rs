@@ -1,93 +1,71 @@
-//! Services.
+//! Services, as far as the simulator runs them.
 
-use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use netfilter_model::tuple::Protocol;
 
-use super::name::{
-    DNS_1035_LABEL, DNS_LABEL, PORT_NAME, check_labels, is_dns_1035_label, is_dns_label,
-    is_port_name, port_number, read_name,
-};
-use super::{Findings, Object, Path};
-use crate::config::{ServicePortSpec, ServiceSpec, TargetPort};
+use super::{Findings, Object, Path, object};
+use crate::config::{ServicePortSpec, ServiceSpec};
+use crate::kube::object::{Service, ServiceType, TrafficDistribution, TrafficPolicy};
 
 pub(super) fn read_service(service: core::Service, findings: &mut Findings) -> Option<Object> {
-    let name = read_name(&service.metadata, is_dns_1035_label, DNS_1035_LABEL, findings);
-    let Some(spec) = service.spec else {
-        findings.missing(Path::default(), "spec");
-        return None;
-    };
+    let service = object::service::read(service, findings)?;
     let at = Path::of("spec");
-    let ignored = Object::Ignored { kind: "Service".to_owned(), name: name.clone() };
-    let kind = spec.type_.as_deref().unwrap_or("ClusterIP");
-    match kind {
-        "ClusterIP" => {}
-        "NodePort" => findings.not_modelled(
+    let ignored = Object::Ignored { kind: "Service".to_owned(), name: service.name.clone() };
+    match service.kind {
+        ServiceType::ClusterIp => {}
+        ServiceType::NodePort => findings.not_modelled(
             at.key("type"),
             "NodePort traffic is not modelled yet",
             "the Service's ClusterIP is; clients reach it there",
         ),
-        "LoadBalancer" => findings.not_modelled(
+        ServiceType::LoadBalancer => findings.not_modelled(
             at.key("type"),
             "load balancers and NodePort traffic are not modelled yet",
             "the Service's ClusterIP is; clients reach it there",
         ),
-        "ExternalName" => {
+        ServiceType::ExternalName => {
             findings.not_modelled(
                 at.key("type"),
-                format!("ExternalName Service {} is ignored", name.name),
+                format!("ExternalName Service {} is ignored", service.name),
                 "it is a DNS alias and has no rules on any node",
             );
             return Some(ignored);
         }
-        other => findings.error(
-            at.key("type"),
-            format!("unknown Service type {other:?}"),
-            "known are ClusterIP, NodePort, LoadBalancer and ExternalName",
-        ),
     }
-    if spec.cluster_ip.as_deref() == Some("None") {
+    if service.headless {
         findings.not_modelled(
             at.key("clusterIP"),
-            format!("headless Service {} is ignored", name.name),
+            format!("headless Service {} is ignored", service.name),
             "it has no ClusterIP and no rules on any node; its clients resolve Pods by DNS, which \
              is not modelled yet",
         );
         return Some(ignored);
     }
-    let cluster_ip = match spec.cluster_ip.as_deref() {
-        None | Some("") => None,
-        Some(text) => match text.parse::<Ipv4Addr>() {
-            Ok(address) => Some(address),
-            Err(_) => {
-                findings.error(
-                    at.key("clusterIP"),
-                    format!("{text:?} is not an IPv4 address"),
-                    "leave it out to have one allocated, or give one of the Service range",
-                );
-                None
-            }
-        },
-    };
-    warn_unmodelled_service(&spec, &at, findings);
-    check_labels(spec.selector.as_ref(), &at.key("selector"), findings);
-    let ports = read_service_ports(spec.ports.as_deref().unwrap_or_default(), &at, findings);
+    let ipv4 = service.cluster_ips.iter().find_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    });
+    if ipv4.is_none() && !service.cluster_ips.is_empty() {
+        findings.error(
+            at.key("clusterIP"),
+            format!("{:?} is not an IPv4 address", service.cluster_ips[0].to_string()),
+            "leave it out to have one allocated, or give one of the Service range",
+        );
+    }
+    warn_unmodelled(&service, &at, findings);
+    let ports = ports(&service, &at.key("ports"), findings);
     if ports.is_empty() && findings.errors.is_empty() {
         return Some(ignored); // only UDP or SCTP; said above
     }
-    Some(Object::Service(ServiceSpec {
-        name,
-        cluster_ip,
-        selector: spec.selector.unwrap_or_default(),
-        ports,
-    }))
+    let Service { name, selector, .. } = service;
+    Some(Object::Service(ServiceSpec { name, cluster_ip: ipv4, selector, ports }))
 }
 
-/// Warns of fields that change where packets go and that the model does not follow.
-fn warn_unmodelled_service(spec: &core::ServiceSpec, at: &Path, findings: &mut Findings) {
-    if spec.session_affinity.as_deref() == Some("ClientIP") {
+/// Warns of fields that change where packets go and that the simulator does not follow.
+fn warn_unmodelled(service: &Service, at: &Path, findings: &mut Findings) {
+    if service.affinity.is_some() {
         findings.not_modelled(
             at.key("sessionAffinity"),
             "session affinity is not modelled yet",
@@ -95,28 +73,32 @@ fn warn_unmodelled_service(spec: &core::ServiceSpec, at: &Path, findings: &mut F
              sticks to a deleted Pod loses more",
         );
     }
-    if spec.internal_traffic_policy.as_deref() == Some("Local") {
+    if service.internal_traffic_policy == TrafficPolicy::Local {
         findings.not_modelled(
             at.key("internalTrafficPolicy"),
             "internalTrafficPolicy Local is not modelled yet",
             "traffic is spread over all endpoints here, as under Cluster",
         );
     }
-    if spec.publish_not_ready_addresses == Some(true) {
+    if service.publish_not_ready_addresses {
         findings.not_modelled(
             at.key("publishNotReadyAddresses"),
             "publishNotReadyAddresses is not modelled yet",
             "only ready endpoints are used here",
         );
     }
-    if let Some(preference) = &spec.traffic_distribution {
+    if let Some(preference) = service.traffic_distribution {
+        let preference = match preference {
+            TrafficDistribution::PreferSameZone => "PreferSameZone",
+            TrafficDistribution::PreferSameNode => "PreferSameNode",
+        };
         findings.not_modelled(
             at.key("trafficDistribution"),
             format!("trafficDistribution {preference} is not modelled yet"),
             "traffic is spread over all endpoints here",
         );
     }
-    if spec.external_ips.as_ref().is_some_and(|ips| !ips.is_empty()) {
+    if !service.external_ips.is_empty() {
         findings.not_modelled(
             at.key("externalIPs"),
             "externalIPs are not modelled yet",
@@ -125,86 +107,23 @@ fn warn_unmodelled_service(spec: &core::ServiceSpec, at: &Path, findings: &mut F
     }
 }
 
-fn read_service_ports(
-    ports: &[core::ServicePort],
-    at: &Path,
-    findings: &mut Findings,
-) -> Vec<ServicePortSpec> {
-    if ports.is_empty() {
-        findings.missing(at.clone(), "ports");
-    }
-    let at = at.key("ports");
-    let mut names = BTreeSet::new();
-    let mut numbers = BTreeSet::new();
+fn ports(service: &Service, at: &Path, findings: &mut Findings) -> Vec<ServicePortSpec> {
     let mut specs = Vec::new();
-    for (index, port) in ports.iter().enumerate() {
-        let at = at.index(index);
-        let protocol = port.protocol.as_deref().unwrap_or("TCP");
-        if !["TCP", "UDP", "SCTP"].contains(&protocol) {
-            findings.error(
-                at.key("protocol"),
-                format!("unknown protocol {protocol:?}"),
-                "known are TCP, UDP and SCTP",
-            );
-        }
-        match &port.name {
-            None if ports.len() > 1 => findings.coded(
-                "missing-field",
-                at.clone(),
-                "a port without a name",
-                "a Service with more than one port names each of them",
-            ),
-            None => {}
-            Some(name) if !is_dns_label(name) => findings.error(
-                at.key("name"),
-                format!("{name:?} is not a valid port name"),
-                DNS_LABEL,
-            ),
-            Some(name) if !names.insert(name.as_str()) => findings.error(
-                at.key("name"),
-                format!("port name {name:?} is used twice"),
-                "port names are unique within a Service",
-            ),
-            Some(_) => {}
-        }
-        let Some(number) = port_number(port.port, at.key("port"), findings) else {
-            continue;
-        };
-        if !numbers.insert((protocol, number)) {
-            findings.error(
-                at.key("port"),
-                format!("port {number}/{protocol} is used twice"),
-                "protocol and port are unique within a Service",
-            );
-        }
-        let target_at = at.key("targetPort");
-        let target = match &port.target_port {
-            None => Some(TargetPort::Number(number)),
-            Some(IntOrString::Int(0)) => Some(TargetPort::Number(number)),
-            Some(IntOrString::Int(target)) => {
-                port_number(*target, target_at, findings).map(TargetPort::Number)
-            }
-            Some(IntOrString::String(name)) => {
-                if !is_port_name(name) {
-                    let message = format!("{name:?} is not a valid port name");
-                    findings.error(target_at, message, PORT_NAME);
-                }
-                Some(TargetPort::Name(name.clone()))
-            }
-        };
-        if protocol != "TCP" {
+    for (index, port) in service.ports.iter().enumerate() {
+        if port.protocol == Protocol::TCP {
+            specs.push(ServicePortSpec {
+                name: port.name.clone(),
+                port: port.port,
+                target: port.target.clone(),
+            });
+        } else {
+            let protocol = port.protocol.to_string().to_uppercase();
             findings.not_modelled(
-                at,
-                format!("port {number}/{protocol} is ignored"),
+                at.index(index),
+                format!("port {}/{protocol} is ignored", port.port),
                 "only TCP is modelled so far",
             );
-            continue;
         }
-        specs.extend(target.map(|target| ServicePortSpec {
-            name: port.name.clone(),
-            port: number,
-            target,
-        }));
     }
     specs
 }
