@@ -1,7 +1,20 @@
 //! Service proxies: what each node's rules say, and since when.
 //!
-//! Rules are kept once, as versions in the Services' histories; a node's rules at a time are a
-//! view of them ([`iptables::NodeRules`]).
+//! ```text
+//! objects ─Objects::state─▶ service ports, endpoints ─categorize─▶ what packets may reach
+//!                                                                    └─ iptables ─▶ rules
+//! ```
+//!
+//! [`state`] is what a proxy on a node is told, [`service`] and [`endpoint`] are its parts and
+//! [`endpoint::categorize`] is the one choice of endpoints for all modes. [`profile`] says which
+//! version of Kubernetes is meant where they differ.
+//!
+//! In the simulator, rules are kept once, as versions in the Services' histories; a node's rules
+//! at a time are a view of them ([`iptables::NodeRules`]).
 
+pub mod endpoint;
 pub mod iptables;
 pub mod names;
+pub mod profile;
+pub mod service;
+pub mod state;
