@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Line, Read, Remark, lines, pasted_command};
+use super::{Line, Read, Remark, in_order, lines, pasted_command};
 use crate::set::{Header, Set, SetError, SetKind, Sets, is_set_name, parse_number};
 use crate::time::SimTime;
 
@@ -20,7 +20,7 @@ pub fn ipset(text: &str) -> Read<Sets> {
         reader.line(line);
     }
     reader.end_listing();
-    reader.remarks.sort_by_key(|remark| remark.line);
+    in_order(&mut reader.remarks);
     Read { value: reader.sets, remarks: reader.remarks }
 }
 

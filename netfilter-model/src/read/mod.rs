@@ -10,6 +10,8 @@ mod iptables;
 mod ipvs;
 mod nft;
 
+use std::collections::BTreeSet;
+
 pub use conntrack::conntrack_entries;
 pub use ipset::ipset;
 pub use iptables::{
@@ -64,6 +66,20 @@ impl Remark {
     pub(crate) fn help(self, help: impl Into<String>) -> Remark {
         Remark { help: Some(help.into()), ..self }
     }
+}
+
+/// Puts remarks in the order of lines, and leaves out what is said of a line already: one line may
+/// make many rules.
+pub(crate) fn in_order(remarks: &mut Vec<Remark>) {
+    remarks.sort_by_key(|remark| remark.line);
+    let mut line = 0;
+    let mut said = BTreeSet::new();
+    remarks.retain(|remark| {
+        if std::mem::replace(&mut line, remark.line) != remark.line {
+            said.clear();
+        }
+        said.insert(remark.problem.clone())
+    });
 }
 
 /// Returns the lines of a text, without the carriage returns of other systems, byte order marks

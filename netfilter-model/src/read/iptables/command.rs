@@ -8,6 +8,7 @@ use super::matches;
 use super::options::{
     self, Extension, Given, Instance, MATCHES, Spec, TARGETS, UNMODELLED_MATCHES,
 };
+use super::tables::cost_of_rule;
 use super::value;
 use super::words::Word;
 use crate::prefix::Prefix;
@@ -139,8 +140,14 @@ struct Parser<'w, 't> {
     loose: Vec<String>,
 }
 
-/// Reads a command; rules get the origin.
-pub(super) fn parse<'t>(words: &[Word<'t>], family: Family, origin: Origin) -> Command<'t> {
+/// Reads a command; rules get the origin. Lists of addresses that would make more rules than
+/// `work_left` lets are passed over.
+pub(super) fn parse<'t>(
+    words: &[Word<'t>],
+    family: Family,
+    origin: Origin,
+    work_left: usize,
+) -> Command<'t> {
     let command = Command {
         action: None,
         chain: Cow::Borrowed(""),
@@ -168,7 +175,7 @@ pub(super) fn parse<'t>(words: &[Word<'t>], family: Family, origin: Origin) -> C
         loose: Vec::new(),
     };
     parser.run();
-    parser.finish(origin)
+    parser.finish(origin, work_left)
 }
 
 impl<'w, 't> Parser<'w, 't> {
@@ -548,7 +555,7 @@ impl<'w, 't> Parser<'w, 't> {
         Ok(())
     }
 
-    fn finish(mut self, origin: Origin) -> Command<'t> {
+    fn finish(mut self, origin: Origin, work_left: usize) -> Command<'t> {
         let mut rule = Rule::new(origin);
         let mut has_rule = self.target.is_some() || self.goto.is_some();
         if let Some(device) = self.input.take() {
@@ -587,7 +594,16 @@ impl<'w, 't> Parser<'w, 't> {
             Some(Action::Append | Action::Insert(_) | Action::Replace(_) | Action::Delete(None))
         );
         if adds || has_rule {
-            self.command.rules = self.cross(&rule, &target);
+            let count = self.sources.len().max(1) * self.destinations.len().max(1);
+            // Sources and destinations are conditions as well.
+            if count > 1 && count * cost_of_rule(rule.matches().len() + 2) > work_left {
+                let help = "the line is passed over";
+                let problem = format!("{count} rules are too much work for a text of this length");
+                self.command.problems.push((problem, Some(help)));
+                self.command.action = self.command.action.and(Some(Action::Nothing));
+            } else {
+                self.command.rules = self.cross(&rule, &target);
+            }
         }
         self.command
     }

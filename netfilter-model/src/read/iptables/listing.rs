@@ -186,7 +186,8 @@ impl<'t> Reader<'_, 't> {
         };
         let like = |dump: &Tables| dump.family == family && dump.backend == backend;
         let dump = self.dumps.iter().position(like).unwrap_or_else(|| {
-            self.dumps.push(Tables::new(family, backend));
+            // A listing has no commands.
+            self.dumps.push(Tables::new(family, backend, 0));
             self.dumps.len() - 1
         });
         if self.dumps[dump].begin(table) {

@@ -2,11 +2,11 @@
 
 use super::build::unsupported;
 use super::command::{self, Action, Trouble};
-use super::tables::Tables;
+use super::tables::{self, Tables};
 use super::words::{self, Word};
 use super::{Counters, IptablesDump, Source};
 use crate::hook::{Hook, Table};
-use crate::read::{Line, Read, Remark, lines, pasted_command};
+use crate::read::{Line, Read, Remark, in_order, lines, pasted_command};
 use crate::rule::{Backend, Origin, Target, Unsupported};
 use crate::tuple::Family;
 
@@ -26,6 +26,7 @@ pub fn iptables_rules(text: &str, source: Source) -> Read<Vec<IptablesDump>> {
         prompt_table: None,
         table: None,
         guessed_to: 0,
+        work_max: tables::work_max(text),
         remarks: Vec::new(),
     };
     let cut = !text.ends_with('\n');
@@ -56,6 +57,8 @@ struct Reader<'l, 't> {
     table: Option<Open>,
     /// The line to which a table was told from its rules.
     guessed_to: usize,
+    /// How much work the commands of a dump may ask for.
+    work_max: usize,
     remarks: Vec<Remark>,
 }
 
@@ -157,7 +160,7 @@ impl<'t> Reader<'_, 't> {
     fn dump(&mut self, family: Family, backend: Option<Backend>) -> usize {
         let like = |dump: &Tables| dump.family == family && dump.backend == backend;
         self.dumps.iter().position(like).unwrap_or_else(|| {
-            self.dumps.push(Tables::new(family, backend));
+            self.dumps.push(Tables::new(family, backend, self.work_max));
             self.dumps.len() - 1
         })
     }
@@ -220,7 +223,7 @@ impl<'t> Reader<'_, 't> {
         };
         let family = self.dumps[dump].family;
         let origin = Origin { owner: self.source.file, item: self.lines[at].number };
-        let mut command = command::parse(words, family, origin);
+        let mut command = command::parse(words, family, origin, self.dumps[dump].work_left());
         if command.only.is_some_and(|only| only != family) {
             return;
         }
@@ -326,7 +329,7 @@ pub(super) fn finish(
         let remark = of(1).remark(format!("the text holds {} rulesets", value.len()));
         remarks.push(remark.help("one for each back end and family; all of them are in force"));
     }
-    remarks.sort_by_key(|remark| remark.line);
+    in_order(&mut remarks);
     Read { value, remarks }
 }
 

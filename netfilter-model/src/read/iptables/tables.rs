@@ -38,10 +38,23 @@ pub(super) struct Tables {
     order: Vec<Table>,
     /// What the commands of a script have cost, which may be more than a step each.
     work: usize,
+    work_max: usize,
 }
 
-/// How much work a text may ask for: beyond it, commands that search are passed over.
-const WORK_MAX: usize = 5_000_000;
+/// Returns how much work the commands of a text may ask for: beyond it, those that search or make
+/// many rules are passed over.
+pub(super) fn work_max(text: &str) -> usize {
+    /// A few commands may do more than their length: some 2,000 rules from lists of addresses.
+    const BASE: usize = 200_000;
+    /// Ten thousand insertions at the top of a chain, the longest scripts that there are, need it.
+    const EACH_BYTE: usize = 64;
+    BASE + EACH_BYTE * text.len()
+}
+
+/// Returns how much work it is to make a rule with so many conditions.
+pub(super) fn cost_of_rule(conditions: usize) -> usize {
+    25 * (4 + conditions)
+}
 
 /// What is wrong, with the line that it is about.
 pub(super) type Finding = (u32, Trouble);
@@ -75,8 +88,15 @@ impl DraftTable {
 }
 
 impl Tables {
-    pub(super) fn new(family: Family, backend: Option<Backend>) -> Tables {
-        Tables { family, backend, tables: Default::default(), order: Vec::new(), work: 0 }
+    /// Returns no tables yet, of a text that may ask for so much work.
+    pub(super) fn new(family: Family, backend: Option<Backend>, work_max: usize) -> Tables {
+        let (tables, order) = (Default::default(), Vec::new());
+        Tables { family, backend, tables, order, work: 0, work_max }
+    }
+
+    /// Returns how much more work the text may ask for.
+    pub(super) fn work_left(&self) -> usize {
+        self.work_max.saturating_sub(self.work)
     }
 
     /// Returns whether nothing was read.
@@ -133,11 +153,12 @@ impl Tables {
             return Err(("no command of iptables".to_owned(), None));
         };
         let cheap = matches!(action, Action::Append | Action::NewChain | Action::Policy);
-        if self.work > WORK_MAX && !(cheap && rules.len() <= 1) {
+        let cheap = cheap && rules.len() <= 1;
+        if self.work > self.work_max && !cheap {
             return Ok(());
         }
-        self.work += self.cost(table, action, &name, rules.len());
-        if self.work > WORK_MAX && !(cheap && rules.len() <= 1) {
+        self.work += self.cost(table, action, &name, &rules);
+        if self.work > self.work_max && !cheap {
             let help = "what searches or lists addresses is passed over from here on";
             return Err(("the text asks for too much work".to_owned(), Some(help)));
         }
@@ -203,20 +224,24 @@ impl Tables {
     }
 
     /// Returns how many chains and rules a command may have to look at.
-    fn cost(&mut self, table: Table, action: Action, name: &str, rules: usize) -> usize {
+    fn cost(&mut self, table: Table, action: Action, name: &str, rules: &[Draft]) -> usize {
         let table = self.table(table);
-        match action {
-            Action::DeleteChain | Action::Rename => {
-                table.chains.iter().map(|chain| 10 * (chain.rules.len() + 1)).sum()
-            }
-            Action::Flush if name.is_empty() => table.chains.len(),
-            Action::Insert(_) | Action::Replace(_) | Action::Delete(_) => {
-                (table.find(name).map_or(0, |chain| chain.rules.len()) + 1) * rules.max(1)
-            }
-            // A list of addresses makes many rules of one line.
-            Action::Append if rules > 1 => rules * 100,
+        // A list of addresses makes many rules of one line.
+        let making = match rules {
+            [first, _, ..] => rules.len() * cost_of_rule(first.rule.matches().len()),
             _ => 0,
-        }
+        };
+        making
+            + match action {
+                Action::DeleteChain | Action::Rename => {
+                    table.chains.iter().map(|chain| 10 * (chain.rules.len() + 1)).sum()
+                }
+                Action::Flush if name.is_empty() => table.chains.len(),
+                Action::Insert(_) | Action::Replace(_) | Action::Delete(_) => {
+                    (table.find(name).map_or(0, |chain| chain.rules.len()) + 1) * rules.len().max(1)
+                }
+                _ => 0,
+            }
     }
 
     /// Appends a rule of a listing to a chain, which is there from then on. Returns the line of
@@ -250,7 +275,7 @@ impl Tables {
 
     /// Returns the finished dump and what was found on the way.
     pub(super) fn finish(mut self) -> (IptablesDump, Vec<Finding>) {
-        let mut findings = Vec::new();
+        let mut findings: Vec<Finding> = Vec::new();
         let mut builder = RulesetBuilder::for_backend(self.backend.unwrap_or_default());
         builder.family(self.family);
         let mut lines: BTreeMap<(Table, u32, u32), u32> = BTreeMap::new();
@@ -293,12 +318,16 @@ impl Tables {
             let chains = ruleset.chains(table).iter();
             chains.map(|chain| (&**chain.name(), chain.id.index)).collect()
         });
+        // One line may make many rules, which are refused for one reason.
+        let mut said = BTreeSet::new();
         for error in refused {
             let chain = named[error.table as usize].get(&*error.chain);
             let place = chain.map(|index| (error.table, *index, error.rule.unwrap_or(0)));
             let line = place.and_then(|place| lines.get(&place)).copied().unwrap_or(0);
             let help = "the kernel or iptables would refuse this; evaluation follows both answers";
-            findings.push((line, (error.to_string(), Some(help))));
+            if said.insert((line, error.problem.to_string())) {
+                findings.push((line, (error.to_string(), Some(help))));
+            }
         }
         let (order, backend) = (self.order, self.backend);
         (IptablesDump { ruleset, backend, order, declared, policies, counters }, findings)
@@ -405,7 +434,10 @@ impl DraftTable {
                 (None, Some(target)) => {
                     if let Target::Unsupported(_) = target {
                         let problem = format!("target {name} is not modelled");
-                        findings.push((line, (problem, Some(BOTH_VERDICTS))));
+                        let finding = (line, (problem, Some(BOTH_VERDICTS)));
+                        if findings.last() != Some(&finding) {
+                            findings.push(finding);
+                        }
                     }
                     target.clone()
                 }

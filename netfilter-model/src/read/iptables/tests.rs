@@ -515,6 +515,47 @@ fn much_work_from_little_text_is_not_done() {
 }
 
 #[test]
+fn lists_of_addresses_may_make_as_many_rules_as_the_text_is_long() {
+    let hosts = |count: usize| {
+        let hosts: Vec<String> = (0..count).map(|n| format!("1.1.1.{n}")).collect();
+        hosts.join(",")
+    };
+    let line = format!("-A INPUT -s {} -d {} -j DROP\n", hosts(20), hosts(20));
+    let few = format!("*filter\n{}COMMIT\n", line.repeat(3));
+    let few = read(&few);
+    assert_eq!(few.remarks, []);
+    assert_eq!(one(few).ruleset.rule_count(Table::Filter), 1200);
+    // From then on each line must make up for its rules by its length.
+    let many = read(&format!("*filter\n{}-A INPUT -j ACCEPT\nCOMMIT\n", line.repeat(30)));
+    let refused = "400 rules are too much work for a text of this length";
+    assert!(many.remarks.iter().any(|remark| remark.problem == refused), "{:?}", many.remarks);
+    let rules = one(many).ruleset.rule_count(Table::Filter);
+    assert!((2000..6000).contains(&rules) && rules % 400 == 1, "{rules}");
+}
+
+#[test]
+fn a_line_that_makes_many_rules_is_remarked_upon_once() {
+    let text = "\
+*filter
+-A INPUT -s 1.1.1.1,1.1.1.2,1.1.1.3 -d 2.2.2.1,2.2.2.2 -j NFQUEUE
+-A INPUT -s 1.1.1.1,1.1.1.2,1.1.1.3 -o eth0 -j DROP
+-A OUTPUT -m ecn -m ecn --ecn-ip-ect 1 -j ACCEPT
+COMMIT
+";
+    let remarks: Vec<(u32, String)> =
+        read(text).remarks.into_iter().map(|remark| (remark.line, remark.problem)).collect();
+    let expected = [
+        (2, "target NFQUEUE is not modelled"),
+        (
+            3,
+            "table filter, chain INPUT, rule 7: -o cannot be used in INPUT, which has no such device",
+        ),
+        (4, "match ecn is not modelled"),
+    ];
+    assert_eq!(remarks, expected.map(|(line, problem)| (line, problem.to_owned())));
+}
+
+#[test]
 fn a_policy_of_table_nat_may_drop_as_iptables_restore_lets_it() {
     let read = read("*nat\n:PREROUTING DROP [0:0]\nCOMMIT\n");
     assert_eq!(read.remarks, []);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::NftDump;
 use super::parser::{Draft, Parser};
 use crate::nft::{Chain, Data, Ruleset, Set, SetUse, Statement, Table, Verdict, each_set_use};
-use crate::read::Read;
+use crate::read::{Read, in_order};
 use crate::tuple::Family as Ip;
 
 impl Parser<'_> {
@@ -21,7 +21,7 @@ impl Parser<'_> {
         for problem in problems {
             self.remark(problem.origin.item.max(1), problem.to_string());
         }
-        self.remarks.sort_by_key(|remark| remark.line);
+        in_order(&mut self.remarks);
         Read { value: NftDump { nft, ipv4, ipv6 }, remarks: self.remarks }
     }
 

@@ -430,7 +430,7 @@ fn reads_as_itself(family: Family, rule: &Rule) {
     save_rule(&mut text, family, rule, &nobody).unwrap();
     let (split, open) = words::split(&text);
     assert!(!open, "{text}");
-    let command = command::parse(&split, family, Origin::default());
+    let command = command::parse(&split, family, Origin::default(), usize::MAX);
     assert_eq!(command.problems, [], "{text}");
     let [draft] = command.rules.as_slice() else { panic!("{text}: {:?}", command.rules) };
     assert_eq!(draft.rule.matches(), rule.matches(), "{text}");
