@@ -231,10 +231,12 @@ impl<'t> Reader<'_, 't> {
         for trouble in std::mem::take(&mut command.problems) {
             self.remark(at, trouble);
         }
+        let mut lacks_end = false;
         for rule in &mut command.rules {
             rule.counters = counters.or(rule.counters);
             if cut && rule.target == command::DraftTarget::Known(Target::None) {
                 // Without its end the rule would match more than it should.
+                lacks_end = true;
                 let end = unsupported("", String::new());
                 rule.rule = rule.rule.clone().with(end);
                 let unknown = Unsupported { name: "?".into(), options: "".into() };
@@ -242,7 +244,8 @@ impl<'t> Reader<'_, 't> {
                 rule.target = command::DraftTarget::Known(target);
             }
         }
-        if cut && self.table.is_some_and(|open| open.begun.is_some()) {
+        // The last line of what `-S` printed may just as well be whole.
+        if lacks_end || cut && self.table.is_some_and(|open| open.begun.is_some()) {
             let help = "what is there of it is read";
             self.remark(
                 at,

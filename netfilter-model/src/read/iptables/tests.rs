@@ -556,6 +556,16 @@ COMMIT
 }
 
 #[test]
+fn a_last_rule_that_lacks_its_end_is_remarked_upon() {
+    let text = "$ iptables -t nat -S\n-P PREROUTING ACCEPT\n-A PREROUTING -p tcp";
+    let cut = read(text);
+    let problem = "the text ends in this line, which may be cut";
+    assert!(cut.remarks.iter().any(|remark| remark.line == 3 && remark.problem == problem));
+    // One that has a target may be whole.
+    assert_eq!(read(&format!("{text} -j ACCEPT")).remarks, []);
+}
+
+#[test]
 fn a_policy_of_table_nat_may_drop_as_iptables_restore_lets_it() {
     let read = read("*nat\n:PREROUTING DROP [0:0]\nCOMMIT\n");
     assert_eq!(read.remarks, []);
