@@ -14,6 +14,9 @@
 //! that was asked then makes an alternative in which it holds, and a combination of such rules
 //! another one.
 //!
+//! What is followed has [`Limits`]. A way behind one of them is not followed, and its probability
+//! is said, so that the probabilities of a branch sum to one all the same.
+//!
 //! Draws that only choose a free port do not branch: they get arbitrary bits, and leave
 //! [`Step::Drawn`] in the trace. The namespace must look up rule by rule
 //! ([`Lookup::RuleByRule`](crate::traverse::Lookup)), or random rules would take such draws too.
@@ -40,12 +43,36 @@ pub struct Limits {
     pub ways: usize,
     /// Most alternatives, beside the main branch.
     pub alternatives: usize,
+    /// Most rules looked at on all ways together, as told by [`Script::looked_at`]. What is begun
+    /// is ended.
+    pub rules: u64,
+    /// Most steps kept of one way.
+    pub steps_of_way: u32,
+    /// Most steps kept in all.
+    pub steps: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { ways: 100_000, alternatives: 64 }
+        Limits {
+            ways: 100_000,
+            alternatives: 64,
+            rules: 1 << 28,
+            steps_of_way: 20_000,
+            steps: 3_000_000,
+        }
     }
+}
+
+/// Which of the [`Limits`] was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The number of ways.
+    Ways,
+    /// The number of rules looked at.
+    Rules,
+    /// The number of steps kept.
+    Steps,
 }
 
 /// What a packet meets: [`Note`] with its packets kept.
@@ -144,8 +171,10 @@ pub struct Branch<O> {
     pub assuming: Vec<Assumption>,
     /// The ways, in the order in which random rules choose.
     pub ways: Vec<Way<O>>,
-    /// The probability of ways that were not followed, since there were too many.
+    /// The probability of ways that were not followed.
     pub unfollowed: Share,
+    /// Which limit they lie behind, if there are any.
+    pub limit: Option<Limit>,
     trace: Trace,
 }
 
@@ -165,6 +194,8 @@ pub struct Way<O> {
     pub probability: Share,
     /// Where it ends.
     pub outcome: O,
+    /// How many of its last steps were not kept, since there were too many.
+    pub steps_left_out: u64,
     last: Option<u32>,
 }
 
@@ -193,7 +224,7 @@ impl<O> Way<O> {
 }
 
 impl<O> Branch<O> {
-    /// Returns the steps of a way of this branch.
+    /// Returns the steps of a way of this branch, as far as they were kept.
     pub fn steps(&self, way: &Way<O>) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut at = way.last;
@@ -213,13 +244,10 @@ struct Trace(Vec<(Option<u32>, Step)>);
 
 /// Follows every way of `run`, which must do the same whenever the script answers the same.
 pub fn explore<O>(limits: Limits, mut run: impl FnMut(&mut Script) -> O) -> Exploration<O> {
-    let mut ways_left = limits.ways.max(1);
-    let mut follow = |holding: BTreeSet<RuleRef>| {
-        let branch = follow(holding, ways_left, &mut run);
-        ways_left = ways_left.saturating_sub(branch.ways.len());
-        (branch, ways_left == 0)
-    };
-    let (main, mut exhausted) = follow(BTreeSet::new());
+    let mut left = Limits { ways: limits.ways.max(1), ..limits };
+    let mut follow = |holding| follow(holding, &mut left, &mut run);
+    let main = follow(BTreeSet::new());
+    let mut exhausted = main.limit.is_some();
     let mut queue: VecDeque<BTreeSet<RuleRef>> = VecDeque::new();
     let mut seen = BTreeSet::new();
     let mut extend = |branch: &Branch<O>, queue: &mut VecDeque<BTreeSet<RuleRef>>| {
@@ -242,8 +270,8 @@ pub fn explore<O>(limits: Limits, mut run: impl FnMut(&mut Script) -> O) -> Expl
             continue;
         }
         let count = holding.len();
-        let branch;
-        (branch, exhausted) = follow(holding);
+        let branch = follow(holding);
+        exhausted = branch.limit.is_some();
         // A rule that is out of reach once another one holds makes no alternative of its own.
         if branch.assuming.iter().filter(|a| a.holds).count() == count {
             extend(&branch, &mut queue);
@@ -253,28 +281,43 @@ pub fn explore<O>(limits: Limits, mut run: impl FnMut(&mut Script) -> O) -> Expl
     Exploration { main, alternatives, alternatives_left }
 }
 
+/// Follows the ways of one branch, the first in any case, and takes them from what is `left`.
 fn follow<O>(
     holding: BTreeSet<RuleRef>,
-    ways_max: usize,
+    left: &mut Limits,
     run: &mut impl FnMut(&mut Script) -> O,
 ) -> Branch<O> {
-    let mut script = Script::new(holding);
+    let mut script = Script::new(holding, left);
     let mut ways = Vec::new();
     let mut followed = Share::zero();
-    loop {
+    let limit = loop {
         script.begin();
         let outcome = run(&mut script);
         let probability = script.probability();
         followed = followed + &probability;
-        ways.push(Way { probability, outcome, last: script.last });
-        if ways.len() >= ways_max || !script.advance() {
-            break;
+        let Place { last, left_out, .. } = script.place;
+        ways.push(Way { probability, outcome, steps_left_out: left_out, last });
+        if !script.advance() {
+            break None;
         }
-    }
+        if ways.len() >= left.ways {
+            break Some(Limit::Ways);
+        }
+        if script.looked_at > left.rules {
+            break Some(Limit::Rules);
+        }
+        if script.trace.0.len() >= left.steps {
+            break Some(Limit::Steps);
+        }
+    };
+    // At least one way of the next branch is followed if this one ended.
+    left.ways = left.ways.saturating_sub(ways.len()).max(1);
+    left.rules = left.rules.saturating_sub(script.looked_at);
+    left.steps = left.steps.saturating_sub(script.trace.0.len());
     let Script { asked, holding, trace, .. } = script;
     let assuming =
         asked.into_iter().map(|rule| Assumption { rule, holds: holding.contains(&rule) }).collect();
-    Branch { assuming, ways, unfollowed: Share::one() - &followed, trace }
+    Branch { assuming, ways, unfollowed: Share::one() - &followed, limit, trace }
 }
 
 /// Draws that are decided beforehand, as far as they are, and else take the first possibility.
@@ -286,7 +329,21 @@ pub struct Script {
     holding: BTreeSet<RuleRef>,
     asked: Vec<RuleRef>,
     trace: Trace,
+    place: Place,
+    steps_of_way_max: u32,
+    steps_max: usize,
+    looked_at: u64,
+}
+
+/// How far a way has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// The last step that was kept.
     last: Option<u32>,
+    /// How many were kept.
+    kept: u32,
+    /// How many were not.
+    left_out: u64,
 }
 
 /// A choice that was met.
@@ -297,8 +354,8 @@ struct Choice {
     option: u32,
     /// How likely the way is up to and with this choice.
     probability: Share,
-    /// The step before it.
-    last: Option<u32>,
+    /// What lies before it.
+    place: Place,
 }
 
 /// What is chosen from.
@@ -335,15 +392,29 @@ impl Kind {
 }
 
 impl Script {
-    fn new(holding: BTreeSet<RuleRef>) -> Script {
-        let (choices, asked, trace) = (Vec::new(), Vec::new(), Trace::default());
-        Script { choices, met: 0, holding, asked, trace, last: None }
+    fn new(holding: BTreeSet<RuleRef>, left: &Limits) -> Script {
+        Script {
+            choices: Vec::new(),
+            met: 0,
+            holding,
+            asked: Vec::new(),
+            trace: Trace::default(),
+            place: Place::default(),
+            steps_of_way_max: left.steps_of_way,
+            steps_max: left.steps,
+            looked_at: 0,
+        }
+    }
+
+    /// Takes note of how many rules the run has looked at.
+    pub fn looked_at(&mut self, rules: u32) {
+        self.looked_at += u64::from(rules);
     }
 
     /// Starts a run.
     fn begin(&mut self) {
         self.met = 0;
-        self.last = self.choices.last().and_then(|choice| choice.last);
+        self.place = self.choices.last().map_or_else(Place::default, |choice| choice.place);
     }
 
     /// Returns how likely the run was.
@@ -383,7 +454,7 @@ impl Script {
         }
         let (weight, bits) = kind.weight(0);
         let probability = self.before(at).times(weight, bits);
-        self.choices.push(Choice { kind, option: 0, probability, last: self.last });
+        self.choices.push(Choice { kind, option: 0, probability, place: self.place });
         0
     }
 
@@ -392,9 +463,14 @@ impl Script {
         if self.met < self.choices.len() {
             return;
         }
-        let node = u32::try_from(self.trace.0.len()).expect("fewer than 2^32 steps");
-        self.trace.0.push((self.last, step));
-        self.last = Some(node);
+        let steps = &mut self.trace.0;
+        if self.place.kept >= self.steps_of_way_max || steps.len() >= self.steps_max {
+            self.place.left_out += 1;
+            return;
+        }
+        let node = u32::try_from(steps.len()).expect("fewer than 2^32 steps");
+        steps.push((self.place.last, step));
+        self.place = Place { last: Some(node), kept: self.place.kept + 1, ..self.place };
     }
 }
 

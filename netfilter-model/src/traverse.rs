@@ -36,7 +36,15 @@ pub enum Verdict {
     Reject(RejectWith),
     /// The packet goes on and its connection is rewritten.
     Nat(Nat),
+    /// The walk was given up: it has looked at [`RULES_MAX`] rules.
+    Unfinished,
 }
+
+/// Walks end at a jump behind so many rules. Chains that call each other several times make walks
+/// that grow with every level, to 2⁴⁰ rules from 80: the kernel would walk on for minutes, with the
+/// processor to itself. At its pace this is a tenth of a second.
+// Simplified: a walk through a table is given up after 2²⁴ rules, and the packet with it.
+pub const RULES_MAX: u32 = 1 << 24;
 
 /// A verdict, what it cost, and which rule gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,6 +201,9 @@ impl<'r, R: Rules> Walk<'r, R> {
                     match effect {
                         Effect::Continue => false,
                         Effect::Return => true,
+                        Effect::Jump(_) if self.evaluated >= RULES_MAX => {
+                            return (Some((Verdict::Unfinished, at)), self.evaluated);
+                        }
                         Effect::Jump(to) => {
                             let base = self.chain.id == base.id;
                             stack.push(Frame { chain: self.chain.id, base, place: self.place });

@@ -148,9 +148,36 @@ fn ways_share_the_steps_before_their_branching() {
 
 #[test]
 fn a_limit_says_what_it_left() {
+    let all = follow(&service(3), syn(), Limits::default());
+    assert_eq!((all.main.limit, all.main.unfollowed.is_zero()), (None, true));
     let found = follow(&service(3), syn(), Limits { ways: 2, ..Limits::default() });
-    assert_eq!(found.main.ways.len(), 2);
+    assert_eq!((found.main.ways.len(), found.main.limit), (2, Some(Limit::Ways)));
     assert_eq!(found.main.unfollowed.to_string(), "1431655765/4294967296");
+    // Three are all.
+    let found = follow(&service(3), syn(), Limits { ways: 3, ..Limits::default() });
+    assert_eq!((found.main.ways.len(), found.main.limit), (3, None));
+
+    let steps = all.main.steps(&all.main.ways[0]);
+    let found = follow(&service(3), syn(), Limits { steps: steps.len() + 1, ..Limits::default() });
+    assert_eq!((found.main.ways.len(), found.main.limit), (2, Some(Limit::Steps)));
+    let left_out = |way: &Way<Outcome>| way.steps_left_out;
+    assert_eq!(
+        found.main.ways.iter().map(left_out).map(|n| n > 0).collect::<Vec<_>>(),
+        [false, true]
+    );
+    let found = follow(&service(3), syn(), Limits { steps_of_way: 4, ..Limits::default() });
+    assert_eq!((found.main.ways.len(), found.main.limit), (3, None));
+    for way in &found.main.ways {
+        assert_eq!(found.main.steps(way), steps[..4]);
+    }
+    assert_eq!(found.main.ways[0].steps_left_out, steps.len() as u64 - 4);
+
+    let found = explore(Limits { rules: 10, ..Limits::default() }, |script| {
+        script.looked_at(4);
+        script.below(0, 8)
+    });
+    assert_eq!((found.main.ways.len(), found.main.limit), (3, Some(Limit::Rules)));
+    assert_eq!(found.main.unfollowed.to_string(), "5/8");
 }
 
 fn odd(name: &str) -> Match {

@@ -89,7 +89,7 @@ impl Netns {
             cx.in_dev = in_dev;
         }
         let traversal = nft::traverse(nft, chain, packet, &mut cx);
-        flight.evaluated += traversal.evaluated;
+        flight.evaluated = flight.evaluated.saturating_add(traversal.evaluated);
         traversal
     }
 
@@ -157,6 +157,10 @@ fn stop_of(traversal: &Traversal, chain: BaseChain, hook: Hook) -> Option<Stop> 
         Verdict::Reject(with) => {
             let reason = traversal.rule.map_or(policy, DropReason::Reject);
             Some(Stop { hook, reason, tell: Some(*with) })
+        }
+        Verdict::Unfinished => {
+            let reason = traversal.rule.map_or(policy, DropReason::Unfinished);
+            Some(Stop { hook, reason, tell: None })
         }
     }
 }

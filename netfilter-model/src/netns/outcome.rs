@@ -79,6 +79,9 @@ pub enum DropReason {
     Reject(RuleRef),
     /// The policy of a chain of the table at the hook dropped it.
     Policy(TableId),
+    /// The walk was given up at this rule: it had looked at
+    /// [`RULES_MAX`](crate::traverse::RULES_MAX) rules.
+    Unfinished(RuleRef),
     /// MASQUERADE or REDIRECT found no address on the device.
     NoAddress(RuleRef),
     /// Its connection was masqueraded on another device than it now leaves by.
@@ -145,6 +148,18 @@ pub enum Stopped {
     Rejected(Box<Rejection>),
 }
 
+impl Outcome {
+    /// Returns how many rules a linear walk looks at until then.
+    pub fn evaluated(&self) -> u32 {
+        match self {
+            Outcome::Sent(egress) => egress.evaluated,
+            Outcome::Local(delivery) => delivery.evaluated,
+            Outcome::Dropped(drop) => drop.evaluated,
+            Outcome::Rejected(rejection) => rejection.drop.evaluated,
+        }
+    }
+}
+
 impl From<Stopped> for Outcome {
     fn from(stopped: Stopped) -> Outcome {
         match stopped {
@@ -158,9 +173,10 @@ impl DropReason {
     /// Returns the rule, if a rule is the reason.
     pub fn rule(&self) -> Option<RuleRef> {
         match self {
-            DropReason::Rule(rule) | DropReason::Reject(rule) | DropReason::NoAddress(rule) => {
-                Some(*rule)
-            }
+            DropReason::Rule(rule)
+            | DropReason::Reject(rule)
+            | DropReason::Unfinished(rule)
+            | DropReason::NoAddress(rule) => Some(*rule),
             _ => None,
         }
     }

@@ -137,15 +137,15 @@ impl Netns {
         }
         let (mark, dst) = (flight.packet.mark, flight.packet.tuple.dst());
         let Traversal { verdict, rule, .. } = self.walk(table, chain, hook, flight, env);
-        let by = if matches!(verdict, Verdict::Reject(_)) {
-            DropReason::Reject
-        } else {
-            DropReason::Rule
+        let by = match verdict {
+            Verdict::Reject(_) => DropReason::Reject,
+            Verdict::Unfinished => DropReason::Unfinished,
+            _ => DropReason::Rule,
         };
         let reason = rule.map_or(DropReason::Policy(table.into()), by);
         match verdict {
             Verdict::Accept => {}
-            Verdict::Drop => {
+            Verdict::Drop | Verdict::Unfinished => {
                 return Err(Stop { hook, reason, tell: None });
             }
             Verdict::Reject(with) => {
@@ -207,7 +207,7 @@ impl Netns {
         let (rules, lookup) = (env.rules, self.lookup);
         let (packet, mut cx) = self.context(hook, flight, env);
         let traversal = traverse(rules, table, chain, packet, &mut cx, lookup);
-        flight.evaluated += traversal.evaluated;
+        flight.evaluated = flight.evaluated.saturating_add(traversal.evaluated);
         if traversal.rule.is_none() {
             note_policy(table, chain, hook, env);
         }
@@ -310,8 +310,12 @@ impl Netns {
         match verdict {
             Verdict::Nat(nat) => Ok(Some((nat, rule.expect("a rule translates")))),
             Verdict::Accept => Ok(None),
-            Verdict::Drop | Verdict::Reject(_) => {
-                let reason = rule.map_or(DropReason::Policy(Table::Nat.into()), DropReason::Rule);
+            Verdict::Drop | Verdict::Reject(_) | Verdict::Unfinished => {
+                let by = match verdict {
+                    Verdict::Unfinished => DropReason::Unfinished,
+                    _ => DropReason::Rule,
+                };
+                let reason = rule.map_or(DropReason::Policy(Table::Nat.into()), by);
                 Err(Stop { hook, reason, tell: None })
             }
         }

@@ -17,7 +17,7 @@ use crate::rule::{
     ChainId, ConnmarkOp, CtTarget, FragmentId, Nat, NatAddresses, NatFlags, NatRange, Policy,
     RejectWith, RuleRef, TableId, Zone, ZoneSide,
 };
-use crate::traverse::{Context, Traversal, Verdict};
+use crate::traverse::{Context, RULES_MAX, Traversal, Verdict};
 
 /// A base chain and 15 nested jumps.
 // Kernel: nf_tables.h, NFT_JUMP_STACK_SIZE
@@ -86,6 +86,9 @@ pub(crate) fn traverse<H: Host, D: Draws>(
                 RuleVerdict::Jump(to) => {
                     if depth == STACK_MAX {
                         return decided(Verdict::Drop);
+                    }
+                    if evaluated >= RULES_MAX {
+                        return decided(Verdict::Unfinished);
                     }
                     stack[depth] = (chain, index);
                     depth += 1;

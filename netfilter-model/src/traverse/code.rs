@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::{Context, Effect, Traversal, Verdict, apply, rule_matches};
+use super::{Context, Effect, RULES_MAX, Traversal, Verdict, apply, rule_matches};
 use crate::hook::Table;
 use crate::host::{Draws, Host};
 use crate::packet::Packet;
@@ -89,6 +89,12 @@ impl<R: Rules> Run<'_, R> {
         RuleRef { table, chain, number: self.position + 1, origin }
     }
 
+    /// Gives up at the jump at the present position.
+    #[cold]
+    fn unfinished(&self) -> End {
+        End::Verdict(Verdict::Unfinished, self.rule_ref(self.rule().origin))
+    }
+
     /// Runs to the end of a chain.
     #[inline]
     fn run_chain<H: Host, D: Draws>(
@@ -118,6 +124,9 @@ impl<R: Rules> Run<'_, R> {
                     Some(target) if target & ACTION != 0 => target & !ACTION,
                     Some(chain) => {
                         self.evaluated += 1;
+                        if self.evaluated >= RULES_MAX {
+                            return self.unfinished();
+                        }
                         let position = self.position + 1;
                         stack.push(Return { chain: self.chain, at: self.at, position });
                         self.enter(chain);
@@ -155,6 +164,9 @@ impl<R: Rules> Run<'_, R> {
             let word = words[target];
             match word & 0xff {
                 op::JUMP => {
+                    if self.evaluated >= RULES_MAX {
+                        return self.unfinished();
+                    }
                     let position = self.position + 1;
                     stack.push(Return { chain: self.chain, at: self.at, position });
                     self.enter(words[target + 1]);

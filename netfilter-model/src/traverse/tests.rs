@@ -7,9 +7,9 @@ use crate::conntrack::{Conntrack, Sysctls};
 use crate::hook::Hook;
 use crate::packet::{L4, Segment, TcpFlags};
 use crate::rule::{
-    AddrTypeMatch, Base, FlagsMatch, Fragment, FragmentId, FragmentView, Invertible, LimitIface,
-    Match, Origin, PortMatch, Probability, RpfilterMatch, Ruleset, RulesetBuilder, SlotHit, SlotId,
-    Target,
+    AddrTypeMatch, Backend, Base, FlagsMatch, Fragment, FragmentId, FragmentView, Invertible,
+    LimitIface, Match, Origin, PortMatch, Probability, RpfilterMatch, Ruleset, RulesetBuilder,
+    SlotHit, SlotId, Target,
 };
 use crate::testing::*;
 use crate::tuple::{Protocol, Tuple};
@@ -161,6 +161,34 @@ fn jumps_returns_and_policies() {
     for (name, policy, chains, verdict, evaluated) in cases {
         let seen = forward(&table(*policy, chains), packet());
         assert_eq!((&seen.verdict, seen.evaluated), (verdict, *evaluated), "{name}: {seen:?}");
+    }
+}
+
+/// Each chain calls the next one twice.
+#[test]
+fn walks_that_grow_with_every_level_are_given_up() {
+    for (levels, ends) in [(8, true), (23, true), (40, false)] {
+        // nf_tables nests 15 jumps.
+        let mut builder = RulesetBuilder::for_backend(Backend::Legacy);
+        let mut caller = builder.builtin(Table::Filter, Hook::Forward);
+        for level in 0..levels {
+            let callee = builder.chain(Table::Filter, format!("C{level}"));
+            builder.append(Table::Filter, caller, rule().then(Target::Jump(callee)));
+            builder.append(Table::Filter, caller, rule().then(Target::Jump(callee)));
+            caller = callee;
+        }
+        let rules = builder.build().unwrap();
+        let [seen, others @ ..] =
+            [Lookup::Linear, Lookup::Indexed, Lookup::RuleByRule].map(|lookup| {
+                let mut memory = Memory::default();
+                walk(&rules, Table::Filter, Hook::Forward, packet(), 1, lookup, &mut memory)
+            });
+        let verdict = if ends { Verdict::Accept } else { Verdict::Unfinished };
+        let evaluated = if ends { (2 << levels) - 2 } else { RULES_MAX };
+        assert_eq!((&seen.verdict, seen.evaluated), (&verdict, evaluated), "{levels} levels");
+        for other in others {
+            assert_eq!(other, seen, "{levels} levels");
+        }
     }
 }
 

@@ -271,134 +271,135 @@ fn as_json() {
     check(
         &["node.txt", "--packet", packet, "--in", "cni0", "-o", "json"],
         expect![[r#"
-        {
-          "alternatives": [],
-          "assumptions": [
-            "cni0 is a bridge with 10.244.1.1/24, since the packet comes in by it; bridge-nf-call-iptables is 1",
-            "everything else leaves by eth0",
-            "no connection is known to the node (--conntrack gives some)"
-          ],
-          "outcomes": [
             {
-              "dnat": null,
-              "p": 1.0,
-              "path": [
+              "alternatives": [],
+              "assumptions": [
+                "cni0 is a bridge with 10.244.1.1/24, since the packet comes in by it; bridge-nf-call-iptables is 1",
+                "everything else leaves by eth0",
+                "no connection is known to the node (--conntrack gives some)"
+              ],
+              "limits": [],
+              "outcomes": [
                 {
-                  "chain": null,
-                  "dst": "10.96.0.12:80",
-                  "hook": "PREROUTING",
-                  "kind": "hook",
-                  "line": null,
-                  "mark": "0x0",
-                  "rule": null,
-                  "src": "10.244.1.5:40000",
-                  "table": null,
-                  "text": null
-                },
-                {
-                  "chain": null,
-                  "dst": "10.96.0.12:80",
-                  "hook": "PREROUTING",
-                  "kind": "conntrack",
-                  "line": null,
-                  "mark": "0x0",
-                  "rule": null,
-                  "src": "10.244.1.5:40000",
-                  "table": null,
-                  "text": "NEW"
-                },
-                {
-                  "chain": "PREROUTING",
-                  "dst": "10.96.0.12:80",
-                  "hook": "PREROUTING",
-                  "kind": "rule",
-                  "line": 27,
-                  "mark": "0x0",
-                  "rule": 1,
-                  "src": "10.244.1.5:40000",
-                  "table": "nat",
-                  "text": "-A PREROUTING -j KUBE-SERVICES"
-                },
-                {
-                  "chain": "PREROUTING",
-                  "dst": "10.96.0.12:80",
-                  "hook": "PREROUTING",
-                  "kind": "policy",
-                  "line": null,
-                  "mark": "0x0",
-                  "rule": null,
-                  "src": "10.244.1.5:40000",
-                  "table": "nat",
-                  "text": "ACCEPT"
-                },
-                {
-                  "chain": null,
-                  "dst": "10.96.0.12:80",
-                  "hook": "PREROUTING",
-                  "kind": "route",
-                  "line": null,
-                  "mark": "0x0",
-                  "rule": null,
-                  "src": "10.244.1.5:40000",
-                  "table": null,
-                  "text": "dev eth0"
-                },
-                {
-                  "chain": null,
-                  "dst": "10.96.0.12:80",
-                  "hook": "FORWARD",
-                  "kind": "hook",
-                  "line": null,
-                  "mark": "0x0",
-                  "rule": null,
-                  "src": "10.244.1.5:40000",
-                  "table": null,
-                  "text": null
-                },
-                {
-                  "chain": "FORWARD",
-                  "dst": "10.96.0.12:80",
-                  "hook": "FORWARD",
-                  "kind": "rule",
-                  "line": 7,
-                  "mark": "0x0",
-                  "rule": 1,
-                  "src": "10.244.1.5:40000",
-                  "table": "filter",
-                  "text": "-A FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES"
-                },
-                {
-                  "chain": "KUBE-SERVICES",
-                  "dst": "10.96.0.12:80",
-                  "hook": "FORWARD",
-                  "kind": "rule",
-                  "line": 13,
-                  "mark": "0x0",
-                  "rule": 1,
-                  "src": "10.244.1.5:40000",
-                  "table": "filter",
-                  "text": "-A KUBE-SERVICES -d 10.96.0.12/32 -p tcp -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable"
+                  "dnat": null,
+                  "p": 1.0,
+                  "path": [
+                    {
+                      "chain": null,
+                      "dst": "10.96.0.12:80",
+                      "hook": "PREROUTING",
+                      "kind": "hook",
+                      "line": null,
+                      "mark": "0x0",
+                      "rule": null,
+                      "src": "10.244.1.5:40000",
+                      "table": null,
+                      "text": null
+                    },
+                    {
+                      "chain": null,
+                      "dst": "10.96.0.12:80",
+                      "hook": "PREROUTING",
+                      "kind": "conntrack",
+                      "line": null,
+                      "mark": "0x0",
+                      "rule": null,
+                      "src": "10.244.1.5:40000",
+                      "table": null,
+                      "text": "NEW"
+                    },
+                    {
+                      "chain": "PREROUTING",
+                      "dst": "10.96.0.12:80",
+                      "hook": "PREROUTING",
+                      "kind": "rule",
+                      "line": 27,
+                      "mark": "0x0",
+                      "rule": 1,
+                      "src": "10.244.1.5:40000",
+                      "table": "nat",
+                      "text": "-A PREROUTING -j KUBE-SERVICES"
+                    },
+                    {
+                      "chain": "PREROUTING",
+                      "dst": "10.96.0.12:80",
+                      "hook": "PREROUTING",
+                      "kind": "policy",
+                      "line": null,
+                      "mark": "0x0",
+                      "rule": null,
+                      "src": "10.244.1.5:40000",
+                      "table": "nat",
+                      "text": "ACCEPT"
+                    },
+                    {
+                      "chain": null,
+                      "dst": "10.96.0.12:80",
+                      "hook": "PREROUTING",
+                      "kind": "route",
+                      "line": null,
+                      "mark": "0x0",
+                      "rule": null,
+                      "src": "10.244.1.5:40000",
+                      "table": null,
+                      "text": "dev eth0"
+                    },
+                    {
+                      "chain": null,
+                      "dst": "10.96.0.12:80",
+                      "hook": "FORWARD",
+                      "kind": "hook",
+                      "line": null,
+                      "mark": "0x0",
+                      "rule": null,
+                      "src": "10.244.1.5:40000",
+                      "table": null,
+                      "text": null
+                    },
+                    {
+                      "chain": "FORWARD",
+                      "dst": "10.96.0.12:80",
+                      "hook": "FORWARD",
+                      "kind": "rule",
+                      "line": 7,
+                      "mark": "0x0",
+                      "rule": 1,
+                      "src": "10.244.1.5:40000",
+                      "table": "filter",
+                      "text": "-A FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES"
+                    },
+                    {
+                      "chain": "KUBE-SERVICES",
+                      "dst": "10.96.0.12:80",
+                      "hook": "FORWARD",
+                      "kind": "rule",
+                      "line": 13,
+                      "mark": "0x0",
+                      "rule": 1,
+                      "src": "10.244.1.5:40000",
+                      "table": "filter",
+                      "text": "-A KUBE-SERVICES -d 10.96.0.12/32 -p tcp -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable"
+                    }
+                  ],
+                  "probability": "1/1",
+                  "reject_with": "icmp-port-unreachable",
+                  "rules_visited": 4,
+                  "snat": null,
+                  "symptom": "refused",
+                  "verdict": "reject"
                 }
               ],
-              "probability": "1/1",
-              "reject_with": "icmp-port-unreachable",
-              "rules_visited": 4,
-              "snat": null,
-              "symptom": "refused",
-              "verdict": "reject"
+              "unsupported": [
+                {
+                  "file": "node.txt",
+                  "line": 8,
+                  "matters": false,
+                  "problem": "match string is not modelled; evaluation follows both answers: may match, may not",
+                  "text": "-A FORWARD -p tcp -m string --string secret --algo bm --to 65535 -j DROP"
+                }
+              ]
             }
-          ],
-          "unsupported": [
-            {
-              "file": "node.txt",
-              "line": 8,
-              "matters": false,
-              "problem": "match string is not modelled; evaluation follows both answers: may match, may not",
-              "text": "-A FORWARD -p tcp -m string --string secret --algo bm --to 65535 -j DROP"
-            }
-          ]
-        }
-    "#]],
+        "#]],
     );
 }
 
@@ -439,6 +440,35 @@ fn ways_that_differ_in_the_answers_luck_alone_are_one() {
         .map(|outcome| outcome["probability"].as_str().unwrap())
         .collect();
     assert_eq!(shares, ["1/4"; 4]);
+}
+
+/// Forty chains, each of which calls the next one twice: the way has 2⁴¹ rules.
+#[test]
+fn a_way_without_a_foreseeable_end_is_given_up() {
+    use std::fmt::Write as _;
+    let mut rules =
+        "# Generated by iptables-save v1.8.9\n*filter\n:FORWARD ACCEPT [0:0]\n".to_owned();
+    (0..=40).for_each(|n| writeln!(rules, ":C{n} - [0:0]").unwrap());
+    rules += "-A FORWARD -d 10.244.2.7 -m statistic --mode random --probability 0.25 -j C0\n";
+    (0..40).for_each(|n| write!(rules, "-A C{n} -j C{0}\n-A C{n} -j C{0}\n", n + 1).unwrap());
+    rules += "COMMIT\n";
+    let folder = Folder::new();
+    folder.write("deep.txt", &rules);
+    let packet = "tcp 10.244.1.5:40000 > 10.244.2.7:80";
+    let args = ["explain", "deep.txt", "--packet", packet, "--in", "cni0", "-o"];
+    let run = |form| folder.run(&[&args[..], &[form]].concat()).ends_with(0).stdout;
+    let text = run("text");
+    assert!(text.contains("25.00 % (1/4)  not followed to its end\n"), "{text}");
+    assert!(text.contains(" steps\n") && text.lines().count() < 600);
+    let why = "given up after 16777216 rules in FORWARD, filter C39 rule 1";
+    assert!(text.contains(why), "{text}");
+
+    let said: serde_json::Value = serde_json::from_str(&run("json")).unwrap();
+    let [given_up, other] = &said["outcomes"].as_array().unwrap()[..] else { panic!("two ways") };
+    assert_eq!((&given_up["probability"], &other["probability"]), (&"1/4".into(), &"3/4".into()));
+    assert_eq!((&given_up["verdict"], &given_up["symptom"]), (&().into(), &().into()));
+    assert_eq!((&other["verdict"], &other["symptom"]), (&"accept".into(), &"ok".into()));
+    assert_eq!(said["limits"].as_array().unwrap().len(), 2);
 }
 
 #[test]

@@ -285,7 +285,10 @@ pub(super) fn cause_of(drop: &Drop) -> Cause {
         DropReason::Rule(_) if drop.ct.is_some_and(|(info, _)| info == CtInfo::Invalid) => {
             Cause::Conntrack
         }
-        DropReason::Rule(_) | DropReason::Policy(_) | DropReason::NoAddress(_) => Cause::Dropped,
+        DropReason::Rule(_)
+        | DropReason::Policy(_)
+        | DropReason::Unfinished(_)
+        | DropReason::NoAddress(_) => Cause::Dropped,
         DropReason::Reject(_) => Cause::Rejected,
         DropReason::TableFull | DropReason::Clash | DropReason::DeviceChanged => Cause::Conntrack,
         DropReason::Unreachable | DropReason::Prohibited | DropReason::NoRoute => {

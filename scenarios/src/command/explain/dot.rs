@@ -71,14 +71,16 @@ impl Graph {
             };
         }
         let p = found.probability.to_f64();
-        let mut label = format!("{} ({p:.6})\n{}", found.verdict.name(), found.end);
+        let mut label = format!("{} ({p:.6})\n{}", found.verdict.name().unwrap_or("?"), found.end);
         if let Some(dnat) = &found.dnat {
             let _ = write!(label, "\nDNAT {dnat}");
         }
         if let Some(snat) = &found.snat {
             let _ = write!(label, "\nSNAT {snat}");
         }
-        let _ = write!(label, "\nclient sees: {}", found.symptom.name());
+        if let Some(symptom) = found.symptom.name() {
+            let _ = write!(label, "\nclient sees: {symptom}");
+        }
         let end = self.node(&label, "shape=oval, style=bold");
         self.edge(at, end, style);
     }

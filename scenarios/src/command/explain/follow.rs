@@ -38,17 +38,20 @@ pub(super) enum Symptom {
     HostUnreachable,
     /// Nothing.
     Timeout,
+    /// The way was not followed to its end.
+    Unknown,
 }
 
 impl Symptom {
-    /// Returns its name.
-    pub(super) fn name(self) -> &'static str {
-        match self {
+    /// Returns its name, if it is known.
+    pub(super) fn name(self) -> Option<&'static str> {
+        Some(match self {
             Symptom::Ok => "ok",
             Symptom::Refused => "refused",
             Symptom::HostUnreachable => "host_unreachable",
             Symptom::Timeout => "timeout",
-        }
+            Symptom::Unknown => return None,
+        })
     }
 }
 
@@ -118,6 +121,7 @@ pub(super) fn follow<R: Rules>(
         let mut netns = ground.netns.clone();
         netns.set_lookup(Lookup::RuleByRule);
         let outcome = enter(ground, &mut netns, probe, from, script);
+        script.looked_at(outcome.evaluated());
         let mut seer =
             Seer { ground, probe, from, netns, draws: Quiet(script), assumed: &mut assumed };
         let (symptom, because) = seer.look(&outcome);
@@ -188,6 +192,9 @@ struct Seer<'a, R> {
 
 type Sight = (Symptom, String);
 
+/// What is said of a walk that was given up.
+const NOT_FOLLOWED: &str = "chains call each other too often to be followed to the end";
+
 impl<R: Rules> Seer<'_, R> {
     fn look(&mut self, outcome: &Outcome) -> Sight {
         match outcome {
@@ -240,6 +247,9 @@ impl<R: Rules> Seer<'_, R> {
     fn dropped(&mut self, drop: &Drop) -> Sight {
         let local = self.from == From::Local;
         let protocol = self.tuple().protocol;
+        if let DropReason::Unfinished(_) = drop.reason {
+            return (Symptom::Unknown, NOT_FOLLOWED.to_owned());
+        }
         if local && drop.hook == Hook::Output {
             let route = self.ground.host.route(first_query(&self.probe.packet));
             if let Some(sight) = refused_at_once(route) {
@@ -388,6 +398,10 @@ impl<R: Rules> Seer<'_, R> {
     fn answered(&mut self, outcome: &Outcome, by: &Tuple) -> Sight {
         let lost = |why: &str| (Symptom::Timeout, format!("the answer of {} {why}", place(by)));
         let (packet, reaches) = match outcome {
+            Outcome::Dropped(Drop { reason: DropReason::Unfinished(_), .. }) => {
+                let answer = format!("the answer of {}: {NOT_FOLLOWED}", place(by));
+                return (Symptom::Unknown, answer);
+            }
             Outcome::Dropped(drop) => {
                 let place = drop_place(drop);
                 return lost(&format!("is dropped {place}"));

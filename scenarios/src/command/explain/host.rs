@@ -13,7 +13,7 @@ use netfilter_model::{DeviceId, DeviceName, Prefix};
 
 /// An assumption of a host, by its place in [`NodeHost::assumptions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AssumptionId(u8);
+pub(super) struct AssumptionId(usize);
 
 /// A network device.
 #[derive(Clone, Debug)]
@@ -75,8 +75,8 @@ pub(super) struct NodeHost {
     pub(super) bridge_nf: bool,
     /// Sockets, if they are known.
     pub(super) listeners: Option<Vec<Listener>>,
-    assumptions: Vec<String>,
-    used: Cell<u64>,
+    /// Each with whether it was used.
+    assumptions: Vec<(String, Cell<bool>)>,
 }
 
 /// The loopback device.
@@ -92,7 +92,6 @@ impl NodeHost {
             bridge_nf: true,
             listeners: None,
             assumptions: Vec::new(),
-            used: Cell::new(0),
         };
         let lo = host.device(DeviceName::parse("lo").expect("a name"));
         host.devices[lo.0 as usize].addresses = vec![
@@ -141,19 +140,16 @@ impl NodeHost {
 
     /// Adds an assumption; it is listed once something that depends on it is asked.
     pub(super) fn assume(&mut self, text: String) -> AssumptionId {
-        if let Some(at) = self.assumptions.iter().position(|known| *known == text) {
-            return AssumptionId(at as u8);
-        }
-        // More than these are not told apart.
-        let id = self.assumptions.len().min(63);
-        self.assumptions.truncate(id);
-        self.assumptions.push(text);
-        AssumptionId(id as u8)
+        let known = self.assumptions.iter().position(|(known, _)| *known == text);
+        AssumptionId(known.unwrap_or_else(|| {
+            self.assumptions.push((text, Cell::new(false)));
+            self.assumptions.len() - 1
+        }))
     }
 
     /// Notes that an assumption was used.
     pub(super) fn rely_on(&self, id: AssumptionId) {
-        self.used.set(self.used.get() | 1 << id.0);
+        self.assumptions[id.0].1.set(true);
     }
 
     fn relied(&self, id: Option<AssumptionId>) {
@@ -164,9 +160,7 @@ impl NodeHost {
 
     /// Returns the assumptions that were used, in the order in which they were made.
     pub(super) fn assumptions(&self) -> impl Iterator<Item = &str> {
-        let used = self.used.get();
-        let all = self.assumptions.iter().enumerate();
-        all.filter(move |(at, _)| used & 1 << at != 0).map(|(_, text)| text.as_str())
+        self.assumptions.iter().filter(|(_, used)| used.get()).map(|(text, _)| text.as_str())
     }
 
     /// Gives a device an address; its network is routed to it.
@@ -444,5 +438,9 @@ mod tests {
         host.route_to(Prefix::new(addr("10.0.0.0"), 8), Way::Blackhole, 0, Some(used));
         let _ = host.route(query("192.168.0.10", "10.1.1.1", None));
         assert_eq!(host.assumptions().collect::<Vec<_>>(), ["two"]);
+        let many: Vec<AssumptionId> = (0..100).map(|n| host.assume(format!("{n}"))).collect();
+        host.rely_on(many[99]);
+        host.rely_on(many[3]);
+        assert_eq!(host.assumptions().collect::<Vec<_>>(), ["two", "3", "99"]);
     }
 }

@@ -11,6 +11,7 @@ pub(super) fn render(report: &Report) -> Value {
         "alternatives": report.alternatives.iter().map(alternative).collect::<Vec<_>>(),
         "unsupported": report.unsupported.iter().map(unread).collect::<Vec<_>>(),
         "assumptions": report.assumptions,
+        "limits": report.limits,
     })
 }
 

@@ -108,7 +108,7 @@ impl Session {
             self.host_files(&args.host)?
         };
         let from = self.entry(in_dev, &mut host)?;
-        let report = explain(&loaded, facts, &host, &probe, from);
+        let report = explain(&loaded, facts, &host, &probe, from, Limits::default());
         Ok(match args.output {
             Form::Text => {
                 let styled =
@@ -219,7 +219,14 @@ impl Session {
 }
 
 /// Follows the packet and gathers what there is to say.
-fn explain(loaded: &Loaded, facts: &Facts, host: &NodeHost, probe: &Probe, from: From) -> Report {
+fn explain(
+    loaded: &Loaded,
+    facts: &Facts,
+    host: &NodeHost,
+    probe: &Probe,
+    from: From,
+    limits: Limits,
+) -> Report {
     let mut netns = Netns::default();
     netns.memory_mut().sets = loaded.sets.clone();
     let now = SimTime::ZERO;
@@ -228,10 +235,12 @@ fn explain(loaded: &Loaded, facts: &Facts, host: &NodeHost, probe: &Probe, from:
         let _ = netns.conntrack_mut().insert(now, listing);
     }
     let ground = Ground { rules: loaded, host, facts, netns: &netns, now };
-    let (exploration, assumed) = follow(&ground, probe, from, Limits::default());
+    let (exploration, assumed) = follow(&ground, probe, from, limits);
     let asked = &probe.packet;
-    let outcomes = report::outcomes(&exploration.main, asked, host, loaded);
-    let alternatives = report::alternatives(&exploration, asked, host, loaded);
+    let outcomes = report::outcomes(&exploration.main, limits, asked, host, loaded);
+    let alternatives = report::alternatives(&exploration, limits, asked, host, loaded);
+    let beside = alternatives.iter().flat_map(|alternative| &alternative.outcomes);
+    let limits = report::limits(outcomes.iter().chain(beside));
     let mut assumptions: Vec<String> = Vec::new();
     if probe.port_assumed {
         assumptions.push(format!("the packet comes from port {}", asked.tuple.src_part));
@@ -256,11 +265,11 @@ fn explain(loaded: &Loaded, facts: &Facts, host: &NodeHost, probe: &Probe, from:
             From::Local => "made on the node".to_owned(),
         },
         outcomes,
-        unfollowed: exploration.main.unfollowed.clone(),
         alternatives,
         alternatives_left: exploration.alternatives_left,
         unsupported,
         assumptions,
+        limits,
         many_files: loaded.has_many_files(),
     }
 }
@@ -372,4 +381,65 @@ fn describe(probe: &Probe) -> String {
         text.push_str(&format!(" mark {:#x}", packet.mark));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four ways, each with a mark of its own, and four more if the condition holds.
+    const RULES: &str = "\
+*filter
+:FORWARD ACCEPT [0:0]
+-A FORWARD -d 10.244.2.7 -m statistic --mode random --probability 0.5 -j MARK --set-xmark 0x1/0x1
+-A FORWARD -d 10.244.2.7 -m statistic --mode random --probability 0.25 -j MARK --set-xmark 0x2/0x2
+-A FORWARD -d 10.244.2.7 -m string --string a --algo bm -j MARK --set-xmark 0x4/0x4
+COMMIT
+";
+
+    fn report(limits: Limits) -> serde_json::Value {
+        let input = Input { name: "rules".to_owned(), text: RULES.to_owned() };
+        let inputs = vec![(input, Kind::IptablesRules)];
+        let Ok(loaded) = Loaded::new(inputs, Family::V4) else { panic!("rules are read") };
+        let probe = packet::parse("tcp 10.244.1.5 > 10.244.2.7:80").expect("a packet");
+        let cni0 = DeviceName::parse("cni0").expect("a name");
+        let host = derive::host(&probe, Some(cni0), &loaded.facts);
+        let from = From::Device(host.find(cni0).expect("the packet's device"));
+        json::render(&explain(&loaded, &loaded.facts, &host, &probe, from, limits))
+    }
+
+    fn shares(outcomes: &serde_json::Value) -> Vec<(String, bool)> {
+        let outcomes = outcomes.as_array().expect("a list").iter();
+        outcomes
+            .map(|outcome| {
+                let known = !outcome["verdict"].is_null();
+                assert_eq!(known, !outcome["symptom"].is_null());
+                assert_eq!(known, !outcome["rules_visited"].is_null());
+                (outcome["probability"].as_str().expect("a fraction").to_owned(), known)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_not_followed_has_its_share() {
+        let told = |shares: &[(&str, bool)]| -> Vec<(String, bool)> {
+            shares.iter().map(|(share, known)| ((*share).to_owned(), *known)).collect()
+        };
+        let all = report(Limits::default());
+        let four = told(&[("1/8", true), ("3/8", true), ("1/8", true), ("3/8", true)]);
+        assert_eq!(shares(&all["outcomes"]), four);
+        assert_eq!(shares(&all["alternatives"][0]["outcomes"]), four);
+        assert_eq!(all["limits"], serde_json::json!([]));
+
+        let part = report(Limits { ways: 3, ..Limits::default() });
+        let three = told(&[("1/8", true), ("3/8", true), ("1/8", true), ("3/8", false)]);
+        assert_eq!(shares(&part["outcomes"]), three);
+        let why = "not followed: the packet has more than 3 ways";
+        assert_eq!(part["limits"], serde_json::json!([why]));
+
+        let part = report(Limits { ways: 5, ..Limits::default() });
+        assert_eq!(shares(&part["outcomes"]), four);
+        let one = told(&[("1/8", true), ("7/8", false)]);
+        assert_eq!(shares(&part["alternatives"][0]["outcomes"]), one);
+    }
 }

@@ -161,13 +161,14 @@ impl<'t> Words<'t> {
     }
 }
 
-/// Splits at blanks; an arrow may stand without any.
+/// Splits at blanks; an arrow may stand without any, and so may a bracket behind an address.
 fn words(text: &str) -> Vec<Word<'_>> {
     let mut words = Vec::new();
     let mut start = None;
     for (at, c) in text.char_indices().chain([(text.len(), ' ')]) {
         let arrow = c == '>' && !text[..at].ends_with('-');
-        if (c.is_whitespace() || arrow)
+        let bracket = matches!(c, '[' | '(');
+        if (c.is_whitespace() || arrow || bracket)
             && let Some(start) = start.take()
         {
             words.push(Word { text: &text[start..at], start });
@@ -475,6 +476,9 @@ mod tests {
                 "icmp 10.0.0.1 > 10.0.0.2 type 0/0 id 7",
             ),
             ("icmp fd00::1 > fd00::2 echo", "ipv6-icmp fd00::1 > fd00::2 type 128/0 id 1"),
+            ("tcp 10.0.0.1:1>10.0.0.2:2[syn]", "tcp 10.0.0.1:1 > 10.0.0.2:2"),
+            ("tcp [fd00::1]:7>[fd00::2]:80[syn]", "tcp [fd00::1]:7 > [fd00::2]:80"),
+            ("icmp 10.0.0.1 > 10.0.0.2(type 0)", "icmp 10.0.0.1 > 10.0.0.2 type 0/0 id 1"),
             ("47 10.0.0.1 > 10.0.0.2", "gre 10.0.0.1:0 > 10.0.0.2:0"),
         ];
         for (text, expected) in table {

@@ -1,11 +1,12 @@
 //! What is to be said about a packet, in no form yet.
 
-use netfilter_model::exact::{Branch, Exploration, Share, Step, Way};
+use netfilter_model::exact::{Branch, Exploration, Limit, Limits, Share, Step, Way};
 use netfilter_model::hook::Hook;
 use netfilter_model::host::{Host as _, Route};
 use netfilter_model::netns::{Answer, Drop, DropReason, Outcome};
 use netfilter_model::packet::{IcmpError, L4, Packet, TcpFlags};
 use netfilter_model::rule::{ChainId, Policy, RejectWith, RuleRef, TableId};
+use netfilter_model::traverse::RULES_MAX;
 use netfilter_model::tuple::Tuple;
 
 use super::follow::{End, Symptom, origin, place};
@@ -40,16 +41,19 @@ pub(super) enum Verdict {
     Accept,
     Drop,
     Reject,
+    /// The way was not followed to its end.
+    Unknown,
 }
 
 impl Verdict {
-    /// Returns its name.
-    pub(super) fn name(self) -> &'static str {
-        match self {
+    /// Returns its name, if it is known.
+    pub(super) fn name(self) -> Option<&'static str> {
+        Some(match self {
             Verdict::Accept => "accept",
             Verdict::Drop => "drop",
             Verdict::Reject => "reject",
-        }
+            Verdict::Unknown => return None,
+        })
     }
 }
 
@@ -60,10 +64,8 @@ pub(super) struct Report {
     pub(super) packet: String,
     /// How it comes in.
     pub(super) entry: String,
-    /// Where no unsupported condition holds.
+    /// Where no unsupported condition holds. What was not followed is the last of them.
     pub(super) outcomes: Vec<Found>,
-    /// The probability of ways that were not followed.
-    pub(super) unfollowed: Share,
     /// Where some do.
     pub(super) alternatives: Vec<Alternative>,
     /// How many more of these were not followed.
@@ -72,6 +74,8 @@ pub(super) struct Report {
     pub(super) unsupported: Vec<Unread>,
     /// What was assumed.
     pub(super) assumptions: Vec<String>,
+    /// What was not followed, and why.
+    pub(super) limits: Vec<String>,
     /// More than one file of rules was given: lines need their file's name.
     pub(super) many_files: bool,
 }
@@ -124,8 +128,11 @@ pub(super) struct Found {
     pub(super) because: String,
     /// Where the way ends.
     pub(super) end: String,
-    pub(super) rules_visited: u32,
+    /// How many rules a linear walk looks at, if it was followed.
+    pub(super) rules_visited: Option<u32>,
     pub(super) path: Vec<PathStep>,
+    /// How many steps more the way has.
+    pub(super) steps_left_out: u64,
 }
 
 /// What kind of step.
@@ -168,9 +175,11 @@ pub(super) struct PathStep {
     pub(super) dst: String,
 }
 
-/// Returns the outcomes of a branch. Ways that differ only in what the answer met are one.
+/// Returns the outcomes of a branch, which sum to one. Ways that differ only in what the answer
+/// met are one.
 pub(super) fn outcomes(
     branch: &Branch<End>,
+    limits: Limits,
     asked: &Packet,
     host: &NodeHost,
     book: &impl Book,
@@ -187,12 +196,56 @@ pub(super) fn outcomes(
             None => kept.push((way, found(branch, way, asked, host, book))),
         }
     }
-    kept.into_iter().map(|(_, found)| found).collect()
+    let rest = branch.limit.map(|limit| Found {
+        probability: branch.unfollowed.clone(),
+        verdict: Verdict::Unknown,
+        reject_with: None,
+        dnat: None,
+        snat: None,
+        symptom: Symptom::Unknown,
+        because: too_much(limit, limits),
+        end: "not followed".to_owned(),
+        rules_visited: None,
+        path: Vec::new(),
+        steps_left_out: 0,
+    });
+    kept.into_iter().map(|(_, found)| found).chain(rest).collect()
+}
+
+/// Returns which limit ways lie behind that were not followed.
+fn too_much(limit: Limit, limits: Limits) -> String {
+    let Limits { ways, rules, steps, .. } = limits;
+    match limit {
+        Limit::Ways => format!("the packet has more than {ways} ways"),
+        Limit::Rules => format!("more than {rules} rules were looked at"),
+        Limit::Steps => format!("the ways have more than {steps} steps"),
+    }
+}
+
+/// Returns what was not followed of outcomes, in words.
+pub(super) fn limits<'f>(outcomes: impl Iterator<Item = &'f Found>) -> Vec<String> {
+    let mut limits: Vec<String> = Vec::new();
+    for found in outcomes {
+        let left_out = found.steps_left_out;
+        let cut = (left_out > 0).then(|| {
+            let kept = found.path.len();
+            format!("of a way, {left_out} steps behind the first {kept} are left out")
+        });
+        let open = (found.verdict == Verdict::Unknown || found.symptom == Symptom::Unknown)
+            .then(|| format!("{}: {}", found.end, found.because));
+        for limit in open.into_iter().chain(cut) {
+            if !limits.contains(&limit) {
+                limits.push(limit);
+            }
+        }
+    }
+    limits
 }
 
 /// Returns the branches beside the main one.
 pub(super) fn alternatives(
     exploration: &Exploration<End>,
+    limits: Limits,
     asked: &Packet,
     host: &NodeHost,
     book: &impl Book,
@@ -207,7 +260,7 @@ pub(super) fn alternatives(
                 matches: assumption.holds,
             })
             .collect(),
-        outcomes: outcomes(branch, asked, host, book),
+        outcomes: outcomes(branch, limits, asked, host, book),
     };
     exploration.alternatives.iter().map(alternative).collect()
 }
@@ -249,6 +302,7 @@ fn found(
             };
             let verdict = match drop.reason {
                 DropReason::Reject(_) => Verdict::Reject,
+                DropReason::Unfinished(_) => Verdict::Unknown,
                 _ => Verdict::Drop,
             };
             (verdict, with, drop.packet, end_of(drop, book), drop.evaluated)
@@ -284,8 +338,9 @@ fn found(
         symptom: *symptom,
         because: because.clone(),
         end,
-        rules_visited,
+        rules_visited: Some(rules_visited),
         path,
+        steps_left_out: way.steps_left_out,
     }
 }
 
@@ -312,6 +367,9 @@ fn end_of(drop: &Drop, book: &impl Book) -> String {
     match &drop.reason {
         DropReason::Rule(rule) => format!("dropped in {}", at(rule)),
         DropReason::Reject(rule) => format!("rejected in {}", at(rule)),
+        DropReason::Unfinished(rule) => {
+            format!("given up after {RULES_MAX} rules in {}", at(rule))
+        }
         DropReason::NoAddress(rule) => {
             format!("dropped in {}: no address to translate to", at(rule))
         }

@@ -12,6 +12,8 @@ use super::report::{Alternative, Found, PathStep, Place, Report, StepKind, Unrea
 const WIDTH: usize = 100;
 /// So many kinds of ways are shown.
 const GROUPS_MAX: usize = 50;
+/// So many steps of a way are shown.
+const STEPS_MAX: usize = 400;
 /// So many alternatives are shown.
 const ALTERNATIVES_MAX: usize = 8;
 /// So many things that were not understood are shown.
@@ -33,12 +35,8 @@ pub(super) fn render(report: &Report, styled: bool) -> String {
         out.out.push('\n');
         out.line(0, &format!("{}  {} more ways; see -o json", percent(&rest), more.len()));
     }
-    if !report.unfollowed.is_zero() {
-        let left = percent(&report.unfollowed);
-        out.out.push('\n');
-        out.line(0, &format!("{left} of the ways were not followed: there are too many"));
-    }
     out.alternatives(report);
+    out.list("not followed", report.limits.iter().cloned());
     out.list("assumed", report.assumptions.iter().cloned());
     let (matter, rest): (Vec<&Unread>, Vec<&Unread>) =
         report.unsupported.iter().partition(|unread| unread.matters);
@@ -156,7 +154,7 @@ impl Text {
             (Verdict::Accept, _) => "1;33",
             _ => "1;31",
         };
-        let mut verdict = found.verdict.name().to_owned();
+        let mut verdict = found.verdict.name().unwrap_or("not followed to its end").to_owned();
         if let Some(with) = found.reject_with {
             let _ = write!(verdict, " with {with}");
         }
@@ -180,10 +178,15 @@ impl Text {
         if let Some(snat) = &first.snat {
             let _ = write!(head, ", SNAT to {snat}");
         }
-        let symptom = self.paint(first.symptom.name(), "1");
-        let _ = write!(head, ", the client sees: {symptom}");
+        if let Some(symptom) = first.symptom.name() {
+            let _ = write!(head, ", the client sees: {}", self.paint(symptom, "1"));
+        }
         self.line(0, &head);
         self.path(&first.path);
+        let left_out = first.path.len().saturating_sub(STEPS_MAX) as u64 + first.steps_left_out;
+        if left_out > 0 {
+            self.line(4, &format!("and {left_out} more steps"));
+        }
         self.line(2, &format!("{}; {}", first.end, first.because));
         if others > 0 {
             self.members(group);
@@ -221,7 +224,7 @@ impl Text {
         let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
         let mut mark = path.first().map_or(0, |step| step.mark);
         let mut routed = false;
-        for (step, label) in path.iter().zip(labels) {
+        for (step, label) in path.iter().zip(labels).take(STEPS_MAX) {
             let mut text = step.text.clone().unwrap_or_default();
             match step.kind {
                 StepKind::Hook => {
@@ -314,8 +317,10 @@ impl Text {
                 }
                 (None, _) => {}
             }
-            let symptom = self.paint(first.symptom.name(), "1");
-            self.line(2, &format!("{head}, the client sees: {symptom}; {}", first.end));
+            if let Some(symptom) = first.symptom.name() {
+                let _ = write!(head, ", the client sees: {}", self.paint(symptom, "1"));
+            }
+            self.line(2, &format!("{head}; {}", first.end));
         }
     }
 

@@ -279,7 +279,7 @@ fn explored(
         };
         let mut follow = |silent: bool| {
             let _ = model.refuse_silently(silent);
-            let limits = Limits { ways: 4 * WORLDS_MAX, alternatives: 8 };
+            let limits = Limits { ways: 4 * WORLDS_MAX, alternatives: 8, ..Limits::default() };
             let exploration = explore(limits, |script| {
                 let salt = drawing << 48 | (world.history.0.len() as u64) << 32;
                 let draws = &mut Varied { script, salt, drawn: 0 };

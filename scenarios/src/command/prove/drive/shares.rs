@@ -87,15 +87,16 @@ pub(super) fn run(
     let first = opened(&shares.flow, 0);
     let from = shares.flow.from;
     let fresh = model.fresh();
-    let exploration = explore(Limits { ways: 2000, alternatives: 1 }, |draws| {
-        let mut world = fresh.clone();
-        if from == Place::Node {
-            model.send(&mut world, &first, clock.now(), draws)
-        } else {
-            let to = frame_to(from, first.tuple.dst());
-            model.inject(&mut world, (from, to, &first), clock.now(), draws)
-        }
-    });
+    let exploration =
+        explore(Limits { ways: 2000, alternatives: 1, ..Limits::default() }, |draws| {
+            let mut world = fresh.clone();
+            if from == Place::Node {
+                model.send(&mut world, &first, clock.now(), draws)
+            } else {
+                let to = frame_to(from, first.tuple.dst());
+                model.inject(&mut world, (from, to, &first), clock.now(), draws)
+            }
+        });
     if !exploration.alternatives.is_empty() {
         return Verdict::Undecided("shares under a rule that is not modelled".to_owned());
     }
