@@ -122,7 +122,9 @@ fn programs_learn_from_the_kernel_what_the_model_says() {
                     let said = told(step, of_model);
                     // Kernel: tcp_ipv6.c, tcp_v6_err: an ICMP error that comes while `connect` still
                     // holds the socket is a soft one.
-                    let soft = of_model["error"]["kind"] == "icmp" && step["proto"] == "tcp";
+                    let ipv6 = step["dst"].as_str().is_some_and(|dst| dst.contains(':'));
+                    let error = of_model["error"]["kind"] == "icmp" && step["proto"] == "tcp";
+                    let soft = error && ipv6;
                     if soft && seen == "silence" {
                         continue;
                     }

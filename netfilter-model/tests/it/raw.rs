@@ -207,7 +207,7 @@ fn transport(packet: &Packet) -> Vec<u8> {
             tcp.extend(segment.seq.to_be_bytes());
             tcp.extend(segment.ack.to_be_bytes());
             tcp.push(((20 + options.len() as u8) / 4) << 4);
-            tcp.push(flag_bits(flags));
+            tcp.push(flags.bits());
             tcp.extend(segment.window.to_be_bytes());
             tcp.extend([0; 4]);
             tcp.extend(options);
@@ -272,19 +272,6 @@ fn icmp_sum(icmp: &mut [u8], packet: &Packet) {
     }
     let sum = checksum(&[icmp]) ^ u16::from(packet.bad_checksum) << 3;
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
-}
-
-fn flag_bits(flags: TcpFlags) -> u8 {
-    let bits = [
-        (TcpFlags::FIN, 0x01),
-        (TcpFlags::SYN, 0x02),
-        (TcpFlags::RST, 0x04),
-        (TcpFlags::PSH, 0x08),
-        (TcpFlags::ACK, 0x10),
-        (TcpFlags::URG, 0x20),
-    ];
-    let set = bits.into_iter().filter(|(flag, _)| flags.contains(*flag));
-    set.map(|(_, bit)| bit).sum()
 }
 
 fn options(segment: &Segment) -> Vec<u8> {

@@ -260,7 +260,7 @@ fn clients_see_what_explain_says() {
     }
     let pings = Command::new("ping").arg("-V").output().is_ok();
     if !pings {
-        let _ = writeln!(std::io::stderr(), "skipped: a case of {TEST}: there is no ping");
+        skip("its pings: there is no ping");
     }
     let folder = Folder::new();
     folder.write("rules.txt", &lab.exec("n", &["iptables-save"], "").expect("it prints"));

@@ -186,14 +186,19 @@ fn cannot(why: &str) -> Status {
     Status::BadInput
 }
 
+/// Reads a case: by itself, or as a finding holds it.
+fn case_of(text: &str) -> Result<Case, String> {
+    let no_case = |error: serde_json::Error| {
+        format!("this is no case ({error}): --case wants a file that prove wrote to its --out")
+    };
+    let file: serde_json::Value = serde_json::from_str(text).map_err(no_case)?;
+    serde_json::from_value(file.get("case").unwrap_or(&file).clone()).map_err(no_case)
+}
+
 /// Runs a case of a file.
 fn one(path: &Path) -> Status {
     let read = fs::read_to_string(path).map_err(|error| error.to_string());
-    let case: Case = match read.and_then(|text| {
-        let file: serde_json::Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-        let case = file.get("case").unwrap_or(&file).clone();
-        serde_json::from_value(case).map_err(|e| e.to_string())
-    }) {
+    let case = match read.and_then(|text| case_of(&text)) {
         Ok(case) => case,
         Err(error) => return cannot(&format!("{}: {error}", path.display())),
     };

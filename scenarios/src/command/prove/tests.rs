@@ -23,7 +23,12 @@ fn a_case_is_the_same_when_read_again() {
     for number in 0..200 {
         let case = generate::case(1, number, &features());
         let text = serde_json::to_string(&case).unwrap();
-        assert_eq!(serde_json::from_str::<Case>(&text).unwrap(), case);
+        assert_eq!(case_of(&text).unwrap(), case);
+        assert_eq!(case_of(&format!("{{\"case\": {text}}}")).unwrap(), case);
+    }
+    for text in ["{\"apiVersion\": \"rulelag/v1\"}", "[]", "7", "-A INPUT -j DROP"] {
+        let error = case_of(text).unwrap_err();
+        assert!(error.contains("--case wants a file that prove wrote"), "{error}");
     }
 }
 

@@ -66,7 +66,7 @@ fn transport(packet: &Packet) -> Vec<u8> {
             bytes.extend(seq.to_be_bytes());
             bytes.extend(ack.to_be_bytes());
             let window = segment.map_or(64_240, |segment| segment.window);
-            bytes.extend([(TCP_HEADER as u8 / 4) << 4, flag_bits(flags)]);
+            bytes.extend([(TCP_HEADER as u8 / 4) << 4, flags.bits()]);
             bytes.extend(window.to_be_bytes());
             bytes.extend([0; 4]);
             Some(16)
@@ -121,31 +121,6 @@ fn quoted(quote: &Tuple) -> Vec<u8> {
     let mut bytes = ip_header(quote, head.len(), 62, 0);
     bytes.extend(head);
     bytes
-}
-
-fn flag_bits(flags: TcpFlags) -> u8 {
-    let table = [
-        (TcpFlags::FIN, 0x01),
-        (TcpFlags::SYN, 0x02),
-        (TcpFlags::RST, 0x04),
-        (TcpFlags::PSH, 0x08),
-        (TcpFlags::ACK, 0x10),
-        (TcpFlags::URG, 0x20),
-    ];
-    table.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, bit)| bit).sum()
-}
-
-fn flags_of(bits: u8) -> TcpFlags {
-    let table = [
-        (TcpFlags::FIN, 0x01),
-        (TcpFlags::SYN, 0x02),
-        (TcpFlags::RST, 0x04),
-        (TcpFlags::PSH, 0x08),
-        (TcpFlags::ACK, 0x10),
-        (TcpFlags::URG, 0x20),
-    ];
-    let set = table.iter().filter(|(_, bit)| bits & bit != 0);
-    set.fold(TcpFlags::NONE, |all, (flag, _)| all | *flag)
 }
 
 /// Type and code.
@@ -250,7 +225,7 @@ pub(super) fn transport_of(
     let ports = || tuple(be16(bytes, 0)?, be16(bytes, 2)?);
     let (tuple, l4) = match protocol {
         Protocol::TCP => {
-            let flags = flags_of(*bytes.get(13)?);
+            let flags = TcpFlags::from_bits(*bytes.get(13)?);
             (ports()?, L4::Tcp { flags, segment: None })
         }
         Protocol::UDP => (ports()?, L4::Udp),
