@@ -6,6 +6,7 @@ mod finish;
 mod lexer;
 mod parser;
 mod set;
+mod stateful;
 mod statement;
 #[cfg(test)]
 mod tests;
