@@ -389,13 +389,19 @@ impl<'w, 't> Parser<'w, 't> {
         chars.next();
         let Some(letter) = chars.next() else { return };
         let attached = chars.as_str();
-        let args = match GLOBALS.iter().find(|(_, known, _)| *known == letter) {
-            Some((.., args)) => *args,
-            None if ['n', 'v', 'x', 'b', 'W'].contains(&letter) => 0,
-            None => return self.stray(start, format!("option {text} is not known")),
+        let args_of = |letter| match GLOBALS.iter().find(|(_, known, _)| *known == letter) {
+            Some((.., args)) => Some(*args),
+            None => ['n', 'v', 'x', 'b', 'W'].contains(&letter).then_some(0),
+        };
+        let Some(args) = args_of(letter) else {
+            return self.stray(start, format!("option {text} is not known"));
         };
         if args == 0 && !attached.is_empty() {
-            // Flags in one word, such as `-nvL`.
+            // Flags in one word, such as `-nvL`. One that is not known spoils the word: it is kept
+            // once, not once for each letter.
+            if !attached.chars().all(|letter| args_of(letter) == Some(0)) {
+                return self.stray(start, format!("option {text} is not known"));
+            }
             for letter in text.chars().skip(1) {
                 self.global(letter, not, Some(Default::default()), start);
             }

@@ -556,6 +556,16 @@ COMMIT
 }
 
 #[test]
+fn a_word_of_unknown_flags_is_kept_once() {
+    let word = format!("-S{}", "j-z".repeat(2000));
+    let read = read(&format!("*filter\n-A INPUT {word} -j DROP\nCOMMIT\n"));
+    let problems: Vec<&str> = read.remarks.iter().map(|remark| &*remark.problem).collect();
+    assert_eq!(problems, [format!("option {word} is not known")]);
+    let written = saved(&one(read));
+    assert!(written.len() < 7000 && written.contains(&word), "{} bytes", written.len());
+}
+
+#[test]
 fn a_last_rule_that_lacks_its_end_is_remarked_upon() {
     let text = "$ iptables -t nat -S\n-P PREROUTING ACCEPT\n-A PREROUTING -p tcp";
     let cut = read(text);
