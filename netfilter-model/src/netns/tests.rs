@@ -267,6 +267,25 @@ fn tcp_reset_comes_from_the_packets_destination_translated_back() {
 }
 
 #[test]
+fn a_tcp_reset_ends_a_connection_that_is_known() {
+    let mut rules = RulesetBuilder::new();
+    let forward = rules.builtin(Table::Filter, Hook::Forward);
+    let reset = rule().destination(host(REMOTE_POD)).protocol(Protocol::TCP);
+    let reset = reset.ctstate(crate::rule::CtStates::ESTABLISHED);
+    let reset = reset.then(Target::Reject(RejectWith::TcpReset));
+    rules.append(Table::Filter, forward, reset);
+    let mut bench = Bench::new(rules.build().unwrap());
+    let _ = bench.pass(tcp((CLIENT, 1000), (REMOTE_POD, 8080), SYN), CNI0);
+    let _ = bench.pass(tcp((REMOTE_POD, 8080), (CLIENT, 1000), TcpFlags::SYN_ACK), ETH0);
+    let _ = rejected(bench.receive(tcp((CLIENT, 1000), (REMOTE_POD, 8080), ACK), CNI0));
+    let entry = bench.netns.conntrack.entries(SimTime::ZERO).next().unwrap();
+    // The answer is the connection's own, and is not tracked again: REJECT itself ends it.
+    assert_eq!(entry.tcp_state(), Some(TcpState::Close));
+    bench.now = 11;
+    assert_eq!(bench.entries(), 0, "net.netfilter.nf_conntrack_tcp_timeout_close: 10 s");
+}
+
+#[test]
 fn errors_are_not_answered_with_errors() {
     let mut bench = Bench::new(Proxy::new().build());
     bench.node.routes.push((host(REMOTE_POD), Route::Unreachable));
