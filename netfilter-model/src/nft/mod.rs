@@ -31,7 +31,7 @@ mod walk;
 pub use check::Problem;
 pub(crate) use check::each_set_use;
 pub use expr::{CtKey, Expr, Fib, FibResult, Field, Header, Meta, Payload, StateId};
-pub use render::{nft_list, nft_rule};
+pub use render::{nft_element, nft_list, nft_rule};
 pub use rule::{
     Base, Chain, Comparison, Counter, Dynset, DynsetOp, Family, Kind, Limit, NatKind, NatStatement,
     NatValue, Object, ObjectKind, Op, Quota, Right, Rule, Statement, Table, Verdict,

@@ -35,6 +35,13 @@ pub fn nft_rule(table: &Table, rule: &Rule) -> String {
     out
 }
 
+/// Returns an element of a set of a table as nft lists it.
+pub fn nft_element(table: &Table, set: &Set, element: &Element) -> String {
+    let mut out = String::new();
+    write_element(table, set, element, &mut out);
+    out
+}
+
 /// Appends to a text, which does not fail.
 fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("writing to a string does not fail");

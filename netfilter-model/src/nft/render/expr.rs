@@ -170,6 +170,13 @@ pub(super) fn write_set_use(table: &Table, set: &SetUse, out: &mut String) {
     }
 }
 
+/// Returns how many leading bits a mask has, if it has no others and leaves some out.
+fn prefix_len(of: Type, mask: u128) -> Option<u32> {
+    let free = of.largest() ^ mask;
+    let leading = mask != 0 && free != 0 && free & (free + 1) == 0;
+    leading.then(|| of.bits() - free.count_ones())
+}
+
 /// Writes a comparison.
 pub(super) fn write_comparison(table: &Table, comparison: &Comparison, out: &mut String) {
     let Comparison { left, op, right } = comparison;
@@ -184,6 +191,20 @@ pub(super) fn write_comparison(table: &Table, comparison: &Comparison, out: &mut
         of.of_type().write(*value, out);
         out.push_str(" / ");
         of.of_type().write(*and, out);
+        return;
+    }
+    // So are a network's addresses, whatever the type.
+    // nft: netlink_delinearize.c, relational_binop_postprocess
+    if let ([Expr::Bits { of, and, xor: 0 }], Op::Eq | Op::Ne, Right::Values(values)) =
+        (left.as_slice(), op, right)
+        && let [(value, last)] = values.as_slice()
+        && value == last
+        && let Some(len) = prefix_len(of.of_type(), *and)
+    {
+        write(table, of, out);
+        out.push_str(if *op == Op::Ne { " != " } else { " " });
+        of.of_type().write(*value, out);
+        push(out, format_args!("/{len}"));
         return;
     }
     write_all(table, left, out);

@@ -55,3 +55,19 @@ fn what_is_written_reads_as_the_same() {
     assert_eq!(nft_list(&again.value), written);
     assert_eq!(written, text);
 }
+
+#[test]
+fn a_mask_of_leading_bits_is_listed_as_a_length() {
+    let text = |rule: &str| format!("table ip t {{\n\tchain c {{\n\t\t{rule}\n\t}}\n}}\n");
+    for (given, listed) in [
+        ("meta mark & 0x80000000 == 0x0 return", "meta mark 0x00000000/1 return"),
+        ("meta mark & 0xc0000000 != 0x40000000 drop", "meta mark != 0x40000000/2 drop"),
+        ("ip saddr & 255.255.0.0 == 10.1.0.0 drop", "ip saddr 10.1.0.0/16 drop"),
+        ("meta mark & 0x4000 == 0x0 return", "meta mark & 0x00004000 == 0x00000000 return"),
+    ] {
+        let read = nft_ruleset(&text(given), 0);
+        assert_eq!(read.remarks, []);
+        assert_eq!(nft_list(&read.value), text(listed));
+        assert_eq!(nft_ruleset(&text(listed), 0).remarks, []);
+    }
+}

@@ -571,6 +571,8 @@ fn word_range(of: Type, word: &str) -> Option<Range> {
         let bits = match of {
             Type::Ipv4Addr => 32,
             Type::Ipv6Addr => 128,
+            // So a value under a mask of leading bits is listed.
+            Type::Mark => 32,
             _ => return None,
         };
         let len: u32 = len.parse().ok().filter(|len| *len <= bits)?;
