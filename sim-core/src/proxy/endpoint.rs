@@ -1,7 +1,7 @@
 //! Endpoints as a proxy on one node is told of them, and which of them packets may go to.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use netfilter_model::tuple::Family;
@@ -19,6 +19,8 @@ pub struct Endpoint {
     pub addr: IpAddr,
     /// Its port.
     pub port: u16,
+    /// `address:port`, with brackets around an IPv6 address, as the slice writes it.
+    pub text: Arc<str>,
     /// It takes new connections.
     pub ready: bool,
     /// It answers.
@@ -61,9 +63,10 @@ pub struct Categorized<'a> {
 }
 
 impl Endpoint {
-    /// Returns `address:port`, with brackets around an IPv6 address.
-    pub fn text(&self) -> String {
-        SocketAddr::new(self.addr, self.port).to_string()
+    /// Returns the address as the slice writes it.
+    pub fn addr_text(&self) -> &str {
+        let (address, _) = self.text.rsplit_once(':').unwrap_or((&self.text, ""));
+        address.trim_start_matches('[').trim_end_matches(']')
     }
 
     /// Returns whether it can be used where no endpoint is ready (KEP-1669).
@@ -81,7 +84,7 @@ impl Endpoint {
         family: Family,
         locality: Locality<'_>,
     ) -> Vec<Endpoint> {
-        let mut found: BTreeMap<String, Endpoint> = BTreeMap::new();
+        let mut found: BTreeMap<Arc<str>, Endpoint> = BTreeMap::new();
         for slice in slices {
             if slice.address_type != AddressType::Ip(family) {
                 continue;
@@ -91,9 +94,14 @@ impl Endpoint {
             });
             for number in of_port.filter_map(|port| port.port) {
                 for endpoint in &slice.endpoints {
+                    let text = match family {
+                        Family::V4 => format!("{}:{number}", endpoint.text),
+                        Family::V6 => format!("[{}]:{number}", endpoint.text),
+                    };
                     let endpoint = Endpoint {
                         addr: endpoint.address,
                         port: number,
+                        text: text.into(),
                         ready: endpoint.ready,
                         serving: endpoint.serving,
                         terminating: endpoint.terminating,
@@ -107,9 +115,8 @@ impl Endpoint {
                     } else {
                         endpoint.local
                     };
-                    let text = endpoint.text();
-                    if wins || !found.contains_key(&text) {
-                        found.insert(text, endpoint);
+                    if wins || !found.contains_key(&endpoint.text) {
+                        found.insert(endpoint.text.clone(), endpoint);
                     }
                 }
             }

@@ -49,6 +49,9 @@ pub struct EndpointPort {
 pub struct Endpoint {
     /// Its address; proxies use the first of several.
     pub address: IpAddr,
+    /// The address as it is written: kube-proxy names an IPv6 endpoint by what the slice says, be
+    /// it the shortest form or not.
+    pub text: Arc<str>,
     /// It takes new connections: ready, unless it says no.
     pub ready: bool,
     /// It answers, terminating or not: serving, unless it says no.

@@ -47,6 +47,7 @@ fn endpoints(text: &str) -> Vec<Endpoint> {
         Endpoint {
             addr: IpAddr::from([10, 0, 0, item as u8]),
             port: 8080,
+            text: format!("10.0.0.{item}:8080").into(),
             ready: state == "r",
             serving: matches!(state, "r" | "t"),
             terminating: matches!(state, "t" | "g"),
@@ -148,6 +149,7 @@ fn slice(name: &str, ports: &[(&str, u16)], endpoints: &[(&str, &str, bool)]) ->
     };
     let endpoint = |&(address, node, terminating): &(&str, &str, bool)| object::Endpoint {
         address: address.parse().unwrap(),
+        text: address.into(),
         ready: !terminating,
         serving: true,
         terminating,
@@ -178,7 +180,7 @@ fn slices_are_joined_in_the_order_of_their_texts() {
         ),
     ];
     let found = Endpoint::of(&slices, &name(), Family::V4, locality(Profile::V1_30));
-    let texts: Vec<String> = found.iter().map(Endpoint::text).collect();
+    let texts: Vec<&str> = found.iter().map(|endpoint| &*endpoint.text).collect();
     assert_eq!(texts, ["10.0.0.100:80", "10.0.0.10:80", "10.0.0.1:80", "10.0.0.2:80"]);
     let local: Vec<bool> = found.iter().map(|endpoint| endpoint.local).collect();
     assert_eq!(local, [false, true, false, true]);

@@ -119,6 +119,7 @@ impl Shared {
         let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.as_deref());
         Endpoint {
             address,
+            text: endpoint.addresses[0].as_str().into(),
             ready: conditions.ready != Some(false),
             serving: conditions.serving != Some(false),
             terminating: conditions.terminating == Some(true),
