@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! objects ─Objects::state─▶ service ports, endpoints ─categorize─▶ what packets may reach
-//!                                                                    └─ iptables ─▶ rules
+//!                                                                    └─ iptables, nftables ─▶ rules
 //! ```
 //!
 //! [`state`] is what a proxy on a node is told, [`service`] and [`endpoint`] are its parts and
@@ -15,6 +15,7 @@
 pub mod endpoint;
 pub mod iptables;
 pub mod names;
+pub mod nftables;
 pub mod profile;
 pub mod service;
 pub mod state;

@@ -45,6 +45,19 @@ impl Profile {
     pub fn prefers_live_duplicate(self) -> bool {
         self.0 >= 33
     }
+
+    /// Returns whether nftables mode rewrites where it chooses, without a chain for each endpoint,
+    /// and filters behind the translation.
+    pub fn squashes_nftables(self) -> bool {
+        self.0 >= 36
+    }
+
+    /// Returns whether nftables mode knows devices by name. By index, which is what 1.30 asks for,
+    /// nft refuses rules for a device that is not there, and all that begin alike. Which release
+    /// changed it is not known here: taken for that of the form of 1.36.
+    pub fn matches_device_names(self) -> bool {
+        self.0 >= 36
+    }
 }
 
 impl Default for Profile {

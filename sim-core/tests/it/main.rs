@@ -8,6 +8,7 @@ mod independence;
 mod lab;
 mod lifecycle;
 mod neighbour;
+mod nftables;
 mod rules;
 mod support;
 mod swarm;

@@ -123,7 +123,6 @@ struct Conntrack {
 
 pub(super) fn read(file: File, findings: &mut Findings) -> Option<KubeProxyConfiguration> {
     let iptables = file.iptables.unwrap_or_default();
-    let nftables = file.nftables.unwrap_or_default();
     let mode = match file.mode.as_deref() {
         None | Some("" | "iptables") => ProxyMode::Iptables,
         Some("nftables") => ProxyMode::Nftables,
@@ -142,6 +141,13 @@ pub(super) fn read(file: File, findings: &mut Findings) -> Option<KubeProxyConfi
     let bind = file.bind_address.as_deref().filter(|text| !text.is_empty());
     let bind = bind.and_then(|text| address(text, Path::of("bindAddress"), findings));
     let name = file.hostname_override.filter(|name| !name.is_empty());
+    let iptables_bit = bit(iptables.masquerade_bit, "iptables.masqueradeBit", findings);
+    let iptables_all = iptables.masquerade_all == Some(true);
+    // A file that was written for another mode has no such section: when the mode is swapped, what
+    // it says about masquerading holds on.
+    let keeps = file.nftables.is_none() && mode != ProxyMode::Nftables;
+    let nftables = file.nftables.unwrap_or_default();
+    let nftables_bit = bit(nftables.masquerade_bit, "nftables.masqueradeBit", findings);
     Some(KubeProxyConfiguration {
         mode,
         cluster_cidrs: cluster_cidrs(file.cluster_cidr.as_deref(), findings),
@@ -151,13 +157,13 @@ pub(super) fn read(file: File, findings: &mut Findings) -> Option<KubeProxyConfi
         hostname_override: name,
         localhost_node_ports: iptables.localhost_node_ports != Some(false),
         iptables: SyncSettings {
-            masquerade_bit: bit(iptables.masquerade_bit, "iptables.masqueradeBit", findings),
-            masquerade_all: iptables.masquerade_all == Some(true),
+            masquerade_bit: iptables_bit,
+            masquerade_all: iptables_all,
             ..periods("iptables", iptables.sync_period, iptables.min_sync_period, findings)
         },
         nftables: SyncSettings {
-            masquerade_bit: bit(nftables.masquerade_bit, "nftables.masqueradeBit", findings),
-            masquerade_all: nftables.masquerade_all == Some(true),
+            masquerade_bit: if keeps { iptables_bit } else { nftables_bit },
+            masquerade_all: nftables.masquerade_all == Some(true) || (keeps && iptables_all),
             ..periods("nftables", nftables.sync_period, nftables.min_sync_period, findings)
         },
         ipvs: ipvs(file.ipvs.unwrap_or_default(), findings),
