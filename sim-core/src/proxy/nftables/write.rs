@@ -346,6 +346,10 @@ impl Writer<'_> {
             self.add(HAIRPIN, Element::of(key));
         }
         let Some(chain) = planned.chain else { return };
+        // There are many, and they do not grow.
+        let place = self.places.planned(chain) as usize;
+        let rules = 1 + usize::from(!squashed) + usize::from(planned.affinity.is_some());
+        self.chains[place].rules.reserve_exact(rules);
         let origin = netfilter_model::rule::Origin { owner, item: endpoint.item };
         if !squashed {
             let hairpin = vec![self.words.saddr_is(addr), jump(self.mark)];
