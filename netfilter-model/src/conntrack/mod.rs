@@ -13,6 +13,7 @@
 mod clash;
 mod entry;
 mod filter;
+mod index;
 mod listing;
 mod room;
 mod source;

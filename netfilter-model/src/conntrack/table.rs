@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use hashbrown::HashTable;
 
 use super::entry::{Direction, Entry, Status};
+use super::index::Index;
 use super::{EntryRef, Stats, Sysctls};
 use crate::hash::Mix;
 use crate::time::SimTime;
@@ -17,7 +18,7 @@ pub struct Conntrack {
     pub(super) slab: Vec<Cell>,
     free: Vec<u32>,
     /// Nodes by tuple and zone. Never iterated.
-    pub(super) tuples: HashTable<u32>,
+    pub(super) tuples: Index,
     /// The newest entry of each source that is rewritten, by index. Never iterated.
     pub(super) sources: HashTable<u32>,
     /// Nodes by the bucket that they have in the kernel's table; made when it first matters.
@@ -88,7 +89,7 @@ impl Conntrack {
             sysctls,
             slab: Vec::new(),
             free: Vec::new(),
-            tuples: HashTable::new(),
+            tuples: Index::new(),
             sources: HashTable::new(),
             buckets,
             len: 0,
@@ -189,13 +190,13 @@ impl Conntrack {
 
     #[inline]
     fn node(&self, tuple: &Tuple, zones: [u16; 2]) -> Option<Node> {
-        let same = |node: &Node| self.entry_at(node >> 1).has(direction_of(*node), tuple, zones);
+        let same = |node: Node| self.entry_at(node >> 1).has(direction_of(node), tuple, zones);
         let found = self.tuples.find(hash(tuple, zones[0]), same);
         // Kernel: nf_conntrack_core.c, resolve_normal_ct: the other zone is asked second.
         if found.is_none() && zones[0] != zones[1] {
-            return self.tuples.find(hash(tuple, zones[1]), same).copied();
+            return self.tuples.find(hash(tuple, zones[1]), same);
         }
-        found.copied()
+        found
     }
 
     /// Returns the live entry with this tuple; one that has expired goes.
@@ -221,8 +222,8 @@ impl Conntrack {
         direction: Direction,
         zones: [u16; 2],
     ) -> Option<(u32, Direction)> {
-        let same = |node: &Node| self.entry_at(node >> 1).has(direction_of(*node), tuple, zones);
-        let node = *self.tuples.find(hash(tuple, zones[direction as usize]), same)?;
+        let same = |node: Node| self.entry_at(node >> 1).has(direction_of(node), tuple, zones);
+        let node = self.tuples.find(hash(tuple, zones[direction as usize]), same)?;
         self.live(now, node)
     }
 
@@ -290,7 +291,7 @@ impl Conntrack {
             let node = node_of(index, *direction);
             let node_hash = hashes[*direction as usize];
             let slab = &self.slab;
-            self.tuples.insert_unique(node_hash, node, |node| node_hash_of(slab, *node));
+            self.tuples.insert(node_hash, node, |node| node_hash_of(slab, node));
             if let Some(buckets) = &mut self.buckets {
                 buckets.insert((super::room::bucket(node_hash, &self.sysctls), node));
             }
@@ -356,8 +357,7 @@ impl Conntrack {
         for direction in directions(self.entry_at(index)) {
             let node = node_of(index, *direction);
             let node_hash = node_hash_of(&self.slab, node);
-            let occupied = self.tuples.find_entry(node_hash, |other| *other == node);
-            occupied.expect("its tuples are in the table").remove();
+            self.tuples.remove(node_hash, node);
             if let Some(buckets) = &mut self.buckets {
                 buckets.remove(&(super::room::bucket(node_hash, &self.sysctls), node));
             }
