@@ -61,7 +61,7 @@ impl Conntrack {
         let mut entry = own.take().expect("just looked at");
         entry.status.insert(Status::CONFIRMED);
         self.stats.insert += 1;
-        Ok(Confirmed { at: self.enter(now, entry), reversed: false })
+        Ok(Confirmed { at: self.enter(entry), reversed: false })
     }
 
     /// Returns the live entry that is found by the tuple of a direction of a tentative one.
@@ -105,7 +105,7 @@ impl Conntrack {
                     loser.status.insert(fact);
                 }
                 self.stats.clash_resolve += 1;
-                return Ok(Confirmed { at: self.enter(now, loser), reversed: false });
+                return Ok(Confirmed { at: self.enter(loser), reversed: false });
             }
         }
         self.stats.insert_failed += 1;

@@ -123,7 +123,7 @@ impl Conntrack {
         if taken(Direction::Original) || taken(Direction::Reply) {
             return Err(TupleTaken);
         }
-        self.enter(now, entry);
+        self.enter(entry);
         Ok(())
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn directions(entry: &Entry) -> &'static [Direction] {
 }
 
 impl Conntrack {
-    /// How many cells are looked at for expired entries when one enters: with two, the table holds
+    /// How many cells are looked at for expired entries when one is made: with two, the table holds
     /// a fourth more than what lives, if as many come as go.
     const LOOKED_AT: u32 = 2;
 
@@ -277,8 +277,7 @@ impl Conntrack {
     }
 
     /// Enters an entry by the tuples by which it is to be found.
-    pub(super) fn enter(&mut self, now: SimTime, entry: Entry) -> EntryRef {
-        self.expire(now);
+    pub(super) fn enter(&mut self, entry: Entry) -> EntryRef {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slab.push(Cell { generation: 0, newer: None, older: None, entry: None });
             self.slab.len() as u32 - 1
@@ -330,7 +329,7 @@ impl Conntrack {
     /// the cell that is used next is one just looked at.
     // Kernel: nf_conntrack_core.c, gc_worker
     #[inline]
-    fn expire(&mut self, now: SimTime) {
+    pub(super) fn expire(&mut self, now: SimTime) {
         for _ in 0..Conntrack::LOOKED_AT {
             let cell = self.slab.get(self.hand as usize);
             if cell.and_then(|cell| cell.entry.as_ref()).is_some_and(|e| e.deadline <= now) {
@@ -353,23 +352,39 @@ impl Conntrack {
         }
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> Entry {
-        for direction in directions(self.entry_at(index)) {
-            let node = node_of(index, *direction);
-            let node_hash = node_hash_of(&self.slab, node);
+    /// Removes an entry.
+    #[inline]
+    pub(super) fn remove(&mut self, index: u32) {
+        self.unlink(index);
+        self.slab[index as usize].entry = None;
+    }
+
+    /// Removes an entry and returns it.
+    pub(super) fn take(&mut self, index: u32) -> Entry {
+        self.unlink(index);
+        self.slab[index as usize].entry.take().expect("an entry is removed once")
+    }
+
+    #[inline]
+    fn unlink(&mut self, index: u32) {
+        let entry = self.entry_at(index);
+        let status = entry.status;
+        // Both places are known before the first is gone to: so both are waited for at once.
+        let hashes = [hash(&entry.original, entry.zones[0]), hash(&entry.reply, entry.zones[1])];
+        for direction in directions(entry) {
+            let (node, node_hash) = (node_of(index, *direction), hashes[*direction as usize]);
             self.tuples.remove(node_hash, node);
             if let Some(buckets) = &mut self.buckets {
                 buckets.remove(&(super::room::bucket(node_hash, &self.sysctls), node));
             }
         }
-        if self.entry_at(index).status.contains(Status::SRC_NAT) {
+        if status.contains(Status::SRC_NAT) {
             self.unlink_source(index);
         }
         let cell = &mut self.slab[index as usize];
         cell.generation = cell.generation.wrapping_add(1);
         self.free.push(index);
         self.len -= 1;
-        cell.entry.take().expect("an entry is removed once")
     }
 }
 

@@ -136,7 +136,7 @@ impl Conntrack {
                 return None;
             }
             Step::Remove => {
-                let mut entry = self.remove(index);
+                let mut entry = self.take(index);
                 if direction == Direction::Reply {
                     entry.status.insert(Status::SEEN_REPLY);
                 }
@@ -155,7 +155,7 @@ impl Conntrack {
             entry.status.insert(Status::SEEN_REPLY);
             // The loser of a clash has had its answer.
             if entry.status.contains(Status::NAT_CLASH) {
-                *own = Some(self.remove(index));
+                *own = Some(self.take(index));
                 return Some(Track { holder: Holder::Removed, info, direction });
             }
         }
@@ -174,6 +174,8 @@ impl Conntrack {
         let Some((protocol, timeout)) = self.open(now, packet) else {
             return Ok(self.invalid(packet));
         };
+        // Here, where the table has just been asked, memory is waited for anyway.
+        self.expire(now);
         self.make_room(now, &packet.tuple, zones[0])?;
         *own = Some(Entry {
             original: packet.tuple,

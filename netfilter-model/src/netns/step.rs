@@ -1,5 +1,7 @@
 //! What happens at one hook.
 
+use std::borrow::Cow;
+
 use super::nft::meets_nft_nat;
 use super::routing::set_out;
 use super::{DropReason, Flight, Netns, Stop};
@@ -345,13 +347,18 @@ impl Netns {
 }
 
 /// Returns the range with the addresses that depend on a device filled in; `None` if it has none.
-fn concrete_range<H: Host>(nat: &Nat, hook: Hook, flight: &Flight, host: &H) -> Option<NatRange> {
+fn concrete_range<'n, H: Host>(
+    nat: &'n Nat,
+    hook: Hook,
+    flight: &Flight,
+    host: &H,
+) -> Option<Cow<'n, NatRange>> {
     let address = match nat {
-        Nat::Dnat(range) | Nat::Snat(range) => return Some(range.clone()),
+        Nat::Dnat(range) | Nat::Snat(range) => return Some(Cow::Borrowed(range)),
         // Kernel: xt_NETMAP.c, netmap_tg4
         Nat::Netmap(prefix) => {
             let old = flight.packet.tuple.address(hook.nat_side());
-            return Some(NatRange::address(prefix.map(old)));
+            return Some(Cow::Owned(NatRange::address(prefix.map(old))));
         }
         Nat::Masquerade(_) => {
             let (dev, next_hop) = flight.out.expect("POSTROUTING has an output device");
@@ -368,7 +375,7 @@ fn concrete_range<H: Host>(nat: &Nat, hook: Hook, flight: &Flight, host: &H) -> 
         }
     };
     let NatRange { ports, flags, .. } = *nat.range().expect("only NETMAP has none");
-    Some(NatRange { ports, flags, ..NatRange::address(address) })
+    Some(Cow::Owned(NatRange { ports, flags, ..NatRange::address(address) }))
 }
 
 /// Routes a packet made here again, since OUTPUT has changed where it goes. Its source stays.

@@ -34,6 +34,8 @@ struct Run<'r, R> {
 /// What a run of operations ends with.
 enum End {
     Chain,
+    /// The DNAT that lies at a place.
+    Dnat(usize),
     Verdict(Verdict, RuleRef),
 }
 
@@ -51,19 +53,31 @@ pub(super) fn run<R: Rules, H: Host, D: Draws>(
     let chain = code.start(base.id.index);
     let mut run = Run { rules, table, code, chain, at: 0, position: 0, evaluated: 0 };
     run.enter(chain);
-    let (verdict, rule) = loop {
+    let end = loop {
         match run.run_chain(packet, cx, &mut stack) {
-            End::Verdict(verdict, rule) => break (verdict, Some(rule)),
             End::Chain => match stack.pop() {
                 Some(Return { chain, at, position }) => {
                     (run.chain, run.at, run.position) = (chain, at, position);
                 }
-                None => break (super::policy_verdict(base), None),
+                None => break End::Chain,
             },
+            end => break end,
         }
     };
     cx.memory.returns = stack;
-    Traversal { verdict, evaluated: run.evaluated, rule }
+    let evaluated = run.evaluated;
+    match end {
+        End::Chain => Traversal { verdict: super::policy_verdict(base), evaluated, rule: None },
+        End::Verdict(verdict, rule) => Traversal { verdict, evaluated, rule: Some(rule) },
+        // Made where it is returned: copied about, it would be waited for.
+        End::Dnat(at) => {
+            let words = code.words();
+            let (port, address) = ((words[at] >> 16) as u16, Ipv4Addr::from_bits(words[at + 1]));
+            let rule = run.rule_ref(Origin { owner: words[at + 2], item: words[at + 3] });
+            let verdict = Verdict::Nat(Nat::Dnat(NatRange::to(address.into(), port)));
+            Traversal { verdict, evaluated, rule: Some(rule) }
+        }
+    }
 }
 
 impl<R: Rules> Run<'_, R> {
@@ -180,13 +194,7 @@ impl<R: Rules> Run<'_, R> {
                 op::SET_MARK => {
                     packet.mark = packet.mark & !words[target + 2] ^ words[target + 1];
                 }
-                op::DNAT => {
-                    let address = Ipv4Addr::from_bits(words[target + 1]);
-                    let (owner, item) = (words[target + 2], words[target + 3]);
-                    let nat = Nat::Dnat(NatRange::to(address.into(), (word >> 16) as u16));
-                    let rule = self.rule_ref(Origin { owner, item });
-                    return End::Verdict(Verdict::Nat(nat), rule);
-                }
+                op::DNAT => return End::Dnat(target),
                 _ => {
                     let rule = self.rule();
                     let at = self.rule_ref(rule.origin);
