@@ -7,25 +7,25 @@
 use super::table::Node;
 
 /// Slots of a line: what fits beside the count.
-const SLOTS: usize = 10;
+const SLOTS: usize = 12;
 
 /// A place of the table.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Line {
+    nodes: [Node; SLOTS],
     /// Bits of the hash that do not choose the line; 0 marks a free slot.
-    tags: [u16; SLOTS],
+    tags: [u8; SLOTS],
     /// How many nodes would lie here or before, and lie behind because there was no room.
     passed: u32,
-    nodes: [Node; SLOTS],
 }
 
 impl Line {
-    const EMPTY: Line = Line { tags: [0; SLOTS], passed: 0, nodes: [0; SLOTS] };
+    const EMPTY: Line = Line { nodes: [0; SLOTS], tags: [0; SLOTS], passed: 0 };
 
     /// Returns the slots with a tag, a bit each.
     #[inline]
-    fn tagged(&self, tag: u16) -> u32 {
+    fn tagged(&self, tag: u8) -> u32 {
         let mut slots = 0;
         for (slot, other) in self.tags.iter().enumerate() {
             slots |= u32::from(*other == tag) << slot;
@@ -55,8 +55,8 @@ impl Index {
 
     /// Returns the line in which a hash is looked for first, and its tag.
     #[inline]
-    fn place(&self, hash: u64) -> (usize, u16) {
-        (hash as usize & (self.lines.len() - 1), ((hash >> 48) as u16).max(1))
+    fn place(&self, hash: u64) -> (usize, u8) {
+        (hash as usize & (self.lines.len() - 1), ((hash >> 56) as u8).max(1))
     }
 
     #[inline]
@@ -157,7 +157,7 @@ mod tests {
 
     /// Hashes that share lines and tags more often than chance has it.
     fn hash_of(node: Node) -> u64 {
-        u64::from(node % 7) | u64::from(node % 3) << 48
+        u64::from(node % 7) | u64::from(node % 3) << 56
     }
 
     proptest! {
