@@ -131,6 +131,9 @@ fn choose_address(current: &Tuple, range: &NatRange, zone: u16) -> Option<IpAddr
         // Kernel: xt_nat.c, a rewrite for the other family is never reached.
         _ => return None,
     };
+    if min == max {
+        return Some(address_of(min, current.addresses_are_v4()));
+    }
     let last = if current.addresses_are_v4() { 0 } else { 3 };
     let (src, dst) = (words(current.src()), words(current.dst()));
     let salt = if range.flags.persistent { 0 } else { dst[last] ^ u32::from(zone) };
@@ -150,9 +153,6 @@ fn choose_address(current: &Tuple, range: &NatRange, zone: u16) -> Option<IpAddr
         if !range.flags.persistent {
             hash ^= dst[word];
         }
-    }
-    if min == max {
-        chosen = min;
     }
     Some(address_of(chosen, current.addresses_are_v4()))
 }

@@ -19,6 +19,9 @@ pub struct Conntrack {
     free: Vec<u32>,
     /// Nodes by tuple and zone. Never iterated.
     pub(super) tuples: Index,
+    /// Tuples, by direction, that were looked for since an entry came, with their zone, and are no
+    /// entry's. NAT and confirmation ask for the same ones over and over.
+    absent: [Option<(Tuple, u16)>; 2],
     /// The newest entry of each source that is rewritten, by index. Never iterated.
     pub(super) sources: HashTable<u32>,
     /// Nodes by the bucket that they have in the kernel's table; made when it first matters.
@@ -90,6 +93,7 @@ impl Conntrack {
             slab: Vec::new(),
             free: Vec::new(),
             tuples: Index::new(),
+            absent: [None; 2],
             sources: HashTable::new(),
             buckets,
             len: 0,
@@ -207,8 +211,13 @@ impl Conntrack {
         tuple: &Tuple,
         zones: [u16; 2],
     ) -> Option<(u32, Direction)> {
-        let node = self.node(tuple, zones)?;
-        self.live(now, node)
+        match self.node(tuple, zones) {
+            Some(node) => self.live(now, node),
+            None => {
+                self.note_absent(tuple, Direction::Original, zones);
+                None
+            }
+        }
     }
 
     /// Returns the live entry that stands in the way of one with these zones: it is where the
@@ -222,9 +231,27 @@ impl Conntrack {
         direction: Direction,
         zones: [u16; 2],
     ) -> Option<(u32, Direction)> {
+        if let Some((absent, zone)) = &self.absent[direction as usize]
+            && zones == [*zone; 2]
+            && absent == tuple
+        {
+            return None;
+        }
         let same = |node: Node| self.entry_at(node >> 1).has(direction_of(node), tuple, zones);
-        let node = self.tuples.find(hash(tuple, zones[direction as usize]), same)?;
-        self.live(now, node)
+        match self.tuples.find(hash(tuple, zones[direction as usize]), same) {
+            Some(node) => self.live(now, node),
+            None => {
+                self.note_absent(tuple, direction, zones);
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn note_absent(&mut self, tuple: &Tuple, direction: Direction, zones: [u16; 2]) {
+        if zones[0] == zones[1] {
+            self.absent[direction as usize] = Some((*tuple, zones[0]));
+        }
     }
 
     /// Returns an entry that is live; one that has expired goes.
@@ -278,6 +305,7 @@ impl Conntrack {
 
     /// Enters an entry by the tuples by which it is to be found.
     pub(super) fn enter(&mut self, entry: Entry) -> EntryRef {
+        self.absent = [None; 2];
         let index = self.free.pop().unwrap_or_else(|| {
             self.slab.push(Cell { generation: 0, newer: None, older: None, entry: None });
             self.slab.len() as u32 - 1

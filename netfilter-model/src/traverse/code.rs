@@ -29,6 +29,11 @@ struct Run<'r, R> {
     /// How many rules of the chain lie before it.
     position: u32,
     evaluated: u32,
+    /// What tests ask for, and no rule changes.
+    src: u32,
+    dst: u32,
+    protocol: u32,
+    dport: u32,
 }
 
 /// What a run of operations ends with.
@@ -51,8 +56,21 @@ pub(super) fn run<R: Rules, H: Host, D: Draws>(
     let mut stack = std::mem::take(&mut cx.memory.returns);
     stack.clear();
     let chain = code.start(base.id.index);
-    let mut run = Run { rules, table, code, chain, at: 0, position: 0, evaluated: 0 };
-    run.enter(chain);
+    let tuple = &packet.tuple;
+    let Addresses::V4 { src, dst } = tuple.addresses() else { unreachable!("code is for IPv4") };
+    let mut run = Run {
+        rules,
+        table,
+        code,
+        chain,
+        at: chain + HEADER,
+        position: 0,
+        evaluated: 0,
+        src: src.to_bits(),
+        dst: dst.to_bits(),
+        protocol: u32::from(tuple.protocol.0),
+        dport: u32::from(tuple.dst_part),
+    };
     let end = loop {
         match run.run_chain(packet, cx, &mut stack) {
             End::Chain => match stack.pop() {
@@ -211,8 +229,15 @@ impl<R: Rules> Run<'_, R> {
         }
     }
 
+    /// Tests all conditions of the rule at the present position.
+    #[inline(never)]
+    fn rule_holds<H: Host, D: Draws>(&self, packet: &Packet, cx: &mut Context<'_, H, D>) -> bool {
+        let key = (self.table, self.chain_id(), self.position);
+        rule_matches(self.rule(), packet, cx, key)
+    }
+
     /// Runs a rule's tests; returns where its target lies if all hold.
-    #[inline]
+    #[inline(always)]
     fn tests<H: Host, D: Draws>(
         &self,
         mut at: usize,
@@ -220,29 +245,23 @@ impl<R: Rules> Run<'_, R> {
         cx: &mut Context<'_, H, D>,
     ) -> Option<u32> {
         let words = self.code.words();
-        let tuple = &packet.tuple;
-        let Addresses::V4 { src, dst } = tuple.addresses() else {
-            unreachable!("code is for IPv4")
-        };
         loop {
-            let word = words[at];
+            let [word, one, two] = words[at..at + 3] else { unreachable!("three words") };
             let (holds, len) = match word & 0xff {
-                op::SRC => (src.to_bits() & words[at + 2] == words[at + 1], 3),
-                op::DST => (dst.to_bits() & words[at + 2] == words[at + 1], 3),
-                op::MARK => (packet.mark & words[at + 2] == words[at + 1], 3),
-                op::PROTOCOL => (u32::from(tuple.protocol.0) == word >> 16, 1),
+                op::SRC => (self.src & two == one, 3),
+                op::DST => (self.dst & two == one, 3),
+                op::MARK => (packet.mark & two == one, 3),
+                op::PROTOCOL => (self.protocol == word >> 16, 1),
                 op::CT_STATE => (cx.ct_state.bits() & (word >> 16) as u8 != 0, 1),
                 op::DPORT => {
-                    if u32::from(tuple.protocol.0) != word >> 16 {
+                    if self.protocol != word >> 16 {
                         return None;
                     }
-                    let (min, max) = (words[at + 1] >> 16, words[at + 1] & 0xffff);
-                    let port = u32::from(tuple.dst_part);
-                    (min <= port && port <= max, 2)
+                    let (min, max) = (one >> 16, one & 0xffff);
+                    (min <= self.dport && self.dport <= max, 2)
                 }
                 op::RULE_TEST => {
-                    let key = (self.table, self.chain_id(), self.position);
-                    (rule_matches(self.rule(), packet, cx, key), 1)
+                    (self.rule_holds(packet, cx), 1)
                 }
                 _ => return Some(at as u32),
             };
