@@ -34,8 +34,9 @@ pub(crate) fn set_up(
     range: &NatRange,
     draw: &mut dyn FnMut() -> u64,
 ) {
-    let new = unique_tuple(table, now, entry, range, side, draw);
-    if new != entry.reply.reply() {
+    let current = entry.reply.reply();
+    let new = unique_tuple(table, now, entry, &current, range, side, draw);
+    if new != current {
         entry.reply = new.reply();
         entry.status.insert(Status::nat(side));
     }
@@ -51,7 +52,11 @@ pub(crate) fn set_up_null(
     side: Side,
     draw: &mut dyn FnMut() -> u64,
 ) {
-    set_up(table, now, entry, side, &NatRange::keep(), draw);
+    // Kernel: nf_nat_core.c, get_unique_tuple: a tuple that is free stays.
+    if !table.is_free(now, &entry.reply, entry) {
+        set_up(table, now, entry, side, &NatRange::keep(), draw);
+    }
+    entry.status.insert(Status::nat_done(side));
 }
 
 /// Returns the original tuple as it shall leave, such that its reply tuple is free if possible.
@@ -60,25 +65,25 @@ fn unique_tuple(
     table: &mut Conntrack,
     now: SimTime,
     entry: &Entry,
+    current: &Tuple,
     range: &NatRange,
     side: Side,
     draw: &mut dyn FnMut() -> u64,
 ) -> Tuple {
-    let current = entry.reply.reply();
     let random = range.flags.any_random();
     if side == Side::Source && !random {
-        if in_range(&current, range) {
-            if !table.is_taken(now, &current.reply(), entry) {
-                return current;
+        if in_range(current, range) {
+            if !table.is_taken(now, &entry.reply, entry) {
+                return *current;
             }
-        } else if let Some(mapped) = table.mapped_alike(now, entry, &current, range)
+        } else if let Some(mapped) = table.mapped_alike(now, entry, current, range)
             && !table.is_taken(now, &mapped.reply(), entry)
         {
             return mapped;
         }
     }
-    let mut tuple = current;
-    if let Some(address) = choose_address(&current, range, entry.zones[0]) {
+    let mut tuple = *current;
+    if let Some(address) = choose_address(current, range, entry.zones[0]) {
         tuple.set_address(side, address);
     }
     if !random {

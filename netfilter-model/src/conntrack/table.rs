@@ -269,24 +269,28 @@ impl Conntrack {
     /// like to be answered by.
     // Kernel: nf_conntrack_core.c, nf_conntrack_tuple_taken
     pub(crate) fn is_taken(&mut self, now: SimTime, tuple: &Tuple, by: &Entry) -> bool {
+        let taken = !self.is_free(now, tuple, by);
+        self.stats.found += u64::from(taken);
+        taken
+    }
+
+    /// As [`Conntrack::is_taken`] the other way round, and not counted.
+    #[inline]
+    pub(crate) fn is_free(&mut self, now: SimTime, tuple: &Tuple, by: &Entry) -> bool {
         let Some((index, _)) = self.find_beside(now, tuple, Direction::Reply, by.zones) else {
-            return false;
+            return true;
         };
         let other = self.entry_at(index);
         // Two first packets of one flow: settled when the second is confirmed.
         if other.same_original(by) {
-            return false;
+            return true;
         }
         // Both ends of one flow at once, without NAT: likewise.
         // Kernel: nf_nat_core.c, nf_nat_used_tuple_new
         let reversed = other.original == by.reply && other.reply == by.original;
         let plain =
             !other.status.contains(Status::SRC_NAT) && !other.status.contains(Status::DST_NAT);
-        if reversed && plain && super::clash::allows(by) && by.reply == *tuple {
-            return false;
-        }
-        self.stats.found += 1;
-        true
+        reversed && plain && super::clash::allows(by) && by.reply == *tuple
     }
 
     /// As [`Conntrack::is_taken`], but an ended TCP connection makes way.

@@ -6,9 +6,8 @@
 //! kube-proxy, CNIs and their like write often has operations of its own; everything else refers
 //! to the rule.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-
-use hashbrown::HashTable;
 
 use crate::packet::Packet;
 use crate::rule::{
@@ -34,9 +33,10 @@ pub(crate) mod op {
     pub(crate) const CT_STATE: u32 = 6;
     /// `[RULE_TEST]`: all conditions of the rule.
     pub(crate) const RULE_TEST: u32 = 7;
-    /// `[RUN | rules << 8, position, limits, limit (low, high) …, target …, end]`: rules that ask
-    /// nothing but `statistic --mode random`, the first at that position. Has no `RULE` in front.
-    /// A target is a chain, or [`ACTION`] and where an operation lies; the run ends at `end`.
+    /// `[RUN | rules << 8, position, law, limits, target …, end]`: rules that ask nothing but
+    /// `statistic --mode random`, the first at that position; their law is so many limits from
+    /// `law` on. Has no `RULE` in front. A target is a chain, or [`ACTION`] and where an operation
+    /// lies; the run ends at `end`.
     pub(crate) const RUN: u32 = 8;
     /// `[JUMP, chain]`
     pub(crate) const JUMP: u32 = 9;
@@ -64,22 +64,35 @@ pub(crate) const HEADER: u32 = 1;
 /// In a run, a target that is no chain: where the operation lies.
 pub(crate) const ACTION: u32 = 1 << 31;
 
+/// In an index, what is no rule and no target: the chain that the rule jumps to.
+pub(crate) const CALL: u32 = 1 << 31;
+
+/// In an index, stands for several rules of one key.
+const SEVERAL: u32 = u32::MAX;
+
+/// Words of a cache line.
+const LINE: usize = 16;
+
 /// The code of a table.
 #[derive(Clone, Debug, Default)]
 pub struct Code {
-    words: Box<[u32]>,
+    /// Operations, behind what fills the first cache line.
+    buffer: Vec<u32>,
+    fill: usize,
     /// Where each chain begins.
     starts: Box<[u32]>,
     indexes: Box<[CodeIndex]>,
+    /// The limits of the laws of runs. Most runs are of few lengths, and fair: they share theirs.
+    limits: Box<[u64]>,
 }
 
 /// Where a chain's rules stand and lie, by destination.
 #[derive(Clone, Debug)]
 pub(crate) struct CodeIndex {
-    /// Which entry is the first of its key. Never iterated.
-    table: HashTable<u32>,
-    /// Sorted by key and position.
-    entries: Box<[Entry]>,
+    /// A power of two, probed in turn: for each key its rule. Never iterated.
+    slots: Box<[Entry]>,
+    /// Rules that share their keys, sorted by key and position.
+    shared: Box<[Entry]>,
     /// Positions of the rules without a key, rising, and where they lie.
     others: Box<[(u32, u32)]>,
 }
@@ -91,16 +104,15 @@ struct Entry {
     at: u32,
 }
 
+impl Entry {
+    /// No key is that large.
+    const FREE: Entry = Entry { key: u64::MAX, position: 0, at: 0 };
+}
+
 /// Returns a packed key: address, protocol, port.
 #[inline]
 fn packed(dst: u32, protocol: Protocol, dport: u16) -> u64 {
     u64::from(dst) << 24 | u64::from(protocol.0) << 16 | u64::from(dport)
-}
-
-#[inline]
-fn hash(key: u64) -> u64 {
-    let product = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    product ^ product >> 32
 }
 
 impl CodeIndex {
@@ -124,10 +136,58 @@ impl CodeIndex {
             return None;
         };
         let key = packed(dst.to_bits(), tuple.protocol, tuple.dst_part);
-        let first = *self.table.find(hash(key), |at| self.entries[*at as usize].key == key)?;
-        let same = self.entries[first as usize..].iter().take_while(|entry| entry.key == key);
-        let mut same = same.skip_while(|entry| entry.position < from);
-        same.next().map(|entry| (entry.position, entry.at))
+        let entry = self.slot(key)?;
+        if entry.at == SEVERAL {
+            let next = self.shared.partition_point(|e| (e.key, e.position) < (key, from));
+            let entry = self.shared.get(next).filter(|entry| entry.key == key)?;
+            return Some((entry.position, entry.at));
+        }
+        (entry.position >= from).then_some((entry.position, entry.at))
+    }
+
+    #[inline]
+    fn slot(&self, key: u64) -> Option<&Entry> {
+        let mut at = self.place(key);
+        loop {
+            let entry = &self.slots[at & (self.slots.len() - 1)];
+            if entry.key == key {
+                return Some(entry);
+            }
+            if entry.key == Entry::FREE.key {
+                return None;
+            }
+            at += 1;
+        }
+    }
+
+    #[inline]
+    fn place(&self, key: u64) -> usize {
+        let product = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (product ^ product >> 32) as usize
+    }
+
+    /// Returns the index of rules that are sorted by key and position.
+    fn of(entries: &[Entry], others: Vec<(u32, u32)>) -> CodeIndex {
+        // One slot more than entries, that a search ends.
+        let slots = vec![Entry::FREE; (entries.len() * 4 / 3 + 1).next_power_of_two()];
+        let mut index =
+            CodeIndex { slots: slots.into(), shared: Box::default(), others: others.into() };
+        let mut shared = Vec::new();
+        for same in entries.chunk_by(|a, b| a.key == b.key) {
+            let mut entry = same[0];
+            if same.len() > 1 {
+                entry.at = SEVERAL;
+                shared.extend_from_slice(same);
+            }
+            let mut at = index.place(entry.key);
+            while index.slots[at & (index.slots.len() - 1)].key != Entry::FREE.key {
+                at += 1;
+            }
+            let mask = index.slots.len() - 1;
+            index.slots[at & mask] = entry;
+        }
+        index.shared = shared.into();
+        index
     }
 }
 
@@ -136,7 +196,7 @@ impl Code {
     pub(crate) fn of(chains: &[Chain]) -> Code {
         let mut writer = Writer::default();
         for chain in chains {
-            writer.chain(chain);
+            writer.lay(chain);
         }
         writer.finish()
     }
@@ -149,7 +209,13 @@ impl Code {
 
     #[inline]
     pub(crate) fn words(&self) -> &[u32] {
-        &self.words
+        &self.buffer[self.fill..]
+    }
+
+    /// Returns so many limits from one on.
+    #[inline]
+    pub(crate) fn limits(&self, from: u32, count: u32) -> &[u64] {
+        &self.limits[from as usize..][..count as usize]
     }
 
     #[inline]
@@ -158,16 +224,41 @@ impl Code {
     }
 }
 
+/// Where a chain's rules lie, while words may still move.
+struct Places {
+    /// Rules with a key, sorted.
+    keyed: Vec<Entry>,
+    others: Vec<(u32, u32)>,
+}
+
 #[derive(Default)]
 struct Writer {
     words: Vec<u32>,
     starts: Vec<u32>,
-    indexes: Vec<CodeIndex>,
+    indexes: Vec<Places>,
+    limits: Vec<u64>,
+    laws: BTreeMap<Box<[u64]>, u32>,
     /// Words that hold a chain's number and shall hold where it begins.
     calls: Vec<usize>,
 }
 
 impl Writer {
+    /// Writes a chain such that it touches no more cache lines than it must.
+    fn lay(&mut self, chain: &Chain) {
+        let start = self.words.len();
+        let (indexes, calls) = (self.indexes.len(), self.calls.len());
+        self.chain(chain);
+        let room = LINE - start % LINE;
+        if room < (self.words.len() - start).min(LINE) {
+            self.words.truncate(start);
+            self.words.resize(start + room, op::END);
+            self.starts.pop();
+            self.indexes.truncate(indexes);
+            self.calls.truncate(calls);
+            self.chain(chain);
+        }
+    }
+
     fn chain(&mut self, chain: &Chain) {
         self.starts.push(self.words.len() as u32);
         self.words.push(chain.id.index);
@@ -202,7 +293,7 @@ impl Writer {
         self.words.push(op::END);
         if indexed {
             keyed.sort_by_key(|entry| (entry.key, entry.position));
-            self.indexes.push(index_of(keyed, others));
+            self.indexes.push(Places { keyed, others });
         }
     }
 
@@ -302,10 +393,8 @@ impl Writer {
 
     fn run(&mut self, chain: &Chain, run: &crate::rule::Run) {
         let count = run.end() - run.start;
-        self.words.extend([op::RUN | count << 8, run.start, run.limits().len() as u32]);
-        for limit in run.limits() {
-            self.words.extend([*limit as u32, (*limit >> 32) as u32]);
-        }
+        let law = self.law(run.limits());
+        self.words.extend([op::RUN | count << 8, run.start, law, run.limits().len() as u32]);
         let targets = self.words.len();
         self.words.resize(targets + count as usize, 0);
         let rules = &chain.rules[run.start as usize..run.end() as usize];
@@ -323,24 +412,40 @@ impl Writer {
         self.words[end] = self.words.len() as u32;
     }
 
+    /// Returns where the limits of a law begin.
+    fn law(&mut self, limits: &[u64]) -> u32 {
+        if let Some(at) = self.laws.get(limits) {
+            return *at;
+        }
+        let at = self.limits.len() as u32;
+        self.limits.extend_from_slice(limits);
+        self.laws.insert(limits.into(), at);
+        at
+    }
+
     fn finish(mut self) -> Code {
         for at in self.calls {
             self.words[at] = self.starts[self.words[at] as usize];
         }
         // A test reads three words, whatever its length.
         self.words.extend([op::END; 2]);
-        Code { words: self.words.into(), starts: self.starts.into(), indexes: self.indexes.into() }
+        let words = self.words;
+        let indexes = self.indexes.into_iter().map(|Places { mut keyed, others }| {
+            for entry in &mut keyed {
+                if words[entry.at as usize] & 0xff == op::JUMP {
+                    entry.at = words[entry.at as usize + 1] | CALL;
+                }
+            }
+            CodeIndex::of(&keyed, others)
+        });
+        let indexes = indexes.collect();
+        let mut buffer: Vec<u32> = Vec::with_capacity(words.len() + LINE);
+        let fill = buffer.as_ptr().align_offset(LINE * size_of::<u32>()).min(LINE);
+        buffer.resize(fill, op::END);
+        buffer.extend(words);
+        let (starts, limits) = (self.starts.into(), self.limits.into());
+        Code { buffer, fill, starts, indexes, limits }
     }
-}
-
-fn index_of(entries: Vec<Entry>, others: Vec<(u32, u32)>) -> CodeIndex {
-    let mut table = HashTable::with_capacity(entries.len());
-    for (at, entry) in entries.iter().enumerate() {
-        if at == 0 || entries[at - 1].key != entry.key {
-            table.insert_unique(hash(entry.key), at as u32, |at| hash(entries[*at as usize].key));
-        }
-    }
-    CodeIndex { table, entries: entries.into(), others: others.into() }
 }
 
 /// Returns the destination port that a match asks for, if it asks nothing else.

@@ -6,7 +6,7 @@ use super::{Context, Effect, RULES_MAX, Traversal, Verdict, apply, rule_matches}
 use crate::hook::Table;
 use crate::host::{Draws, Host};
 use crate::packet::Packet;
-use crate::rule::code::{ACTION, Code, HEADER, op};
+use crate::rule::code::{ACTION, CALL, Code, HEADER, op};
 use crate::rule::{Chain, ChainId, FragmentId, Nat, NatRange, Origin, Rule, RuleRef, Rules};
 use crate::tuple::Addresses;
 
@@ -174,6 +174,13 @@ impl<R: Rules> Run<'_, R> {
                     };
                     self.evaluated += position - self.position;
                     self.position = position;
+                    if place & CALL != 0 {
+                        self.evaluated += 1;
+                        let position = self.position + 1;
+                        stack.push(Return { chain: self.chain, at: self.at, position });
+                        self.enter(place & !CALL);
+                        continue;
+                    }
                     let place = place as usize;
                     if words[place] & 0xff != op::RULE {
                         place as u32
@@ -260,9 +267,7 @@ impl<R: Rules> Run<'_, R> {
                     let (min, max) = (one >> 16, one & 0xffff);
                     (min <= self.dport && self.dport <= max, 2)
                 }
-                op::RULE_TEST => {
-                    (self.rule_holds(packet, cx), 1)
-                }
+                op::RULE_TEST => (self.rule_holds(packet, cx), 1),
                 _ => return Some(at as u32),
             };
             if holds == (word & op::NOT != 0) {
@@ -277,22 +282,19 @@ impl<R: Rules> Run<'_, R> {
     #[inline]
     fn pick<H: Host, D: Draws>(&mut self, at: usize, cx: &mut Context<'_, H, D>) -> Option<u32> {
         let words = self.code.words();
-        let (count, first, limits) = (words[at] >> 8, words[at + 1], words[at + 2] as usize);
-        let targets = at + 3 + 2 * limits;
+        let (count, first) = (words[at] >> 8, words[at + 1]);
+        let targets = at + 4;
         let draw = cx.draw();
         let from = self.position - first;
         let chosen = if from == 0 {
-            let limit = |i: usize| {
-                let at = at + 3 + 2 * i;
-                u64::from(words[at + 1]) << 32 | u64::from(words[at])
-            };
+            let limits = self.code.limits(words[at + 2], words[at + 3]);
             // Most runs are fair: the search begins where a fair one would end.
             let mut i = ((u128::from(draw) * u128::from(count)) >> 64) as usize;
-            i = i.min(limits);
-            while i > 0 && limit(i - 1) > draw {
+            i = i.min(limits.len());
+            while i > 0 && limits[i - 1] > draw {
                 i -= 1;
             }
-            while i < limits && limit(i) <= draw {
+            while i < limits.len() && limits[i] <= draw {
                 i += 1;
             }
             i as u32
