@@ -376,7 +376,7 @@ impl Netns {
         env: &mut Env<'_, H, R, D>,
     ) -> Option<Answer> {
         let flight = Flight::new(*packet, None);
-        self.answer(&flight, RejectWith::Icmp(kind), env)
+        self.answer(&flight, RejectWith::Icmp(kind), None, env)
     }
 
     /// Runs PREROUTING.
@@ -521,7 +521,7 @@ impl Netns {
                 self.icmp_limit.allow_routing(env.now, packet.tuple.src())
             }
         });
-        let answer = tell.and_then(|with| self.answer(&flight, with, env));
+        let answer = tell.and_then(|with| self.answer(&flight, with, Some(stop.hook), env));
         match answer {
             None => Stopped::Dropped(drop),
             Some(answer) => Stopped::Rejected(Box::new(Rejection { drop, answer })),

@@ -81,6 +81,16 @@ impl Track {
 
     pub(crate) const INVALID: Track =
         Track { holder: Holder::None, info: CtInfo::Invalid, direction: Direction::Original };
+
+    /// An answer about an untracked packet: it is tracked, and x_tables takes it for seen.
+    // Kernel: nf_conntrack_core.c, nf_conntrack_attach, which makes "related" of "untracked"
+    pub(crate) const ABOUT_UNTRACKED: Track =
+        Track { holder: Holder::None, info: CtInfo::Related, direction: Direction::Original };
+
+    /// Returns whether it is [`Track::ABOUT_UNTRACKED`].
+    pub(crate) fn is_about_untracked(&self) -> bool {
+        self.holder == Holder::None && self.info == CtInfo::Related
+    }
 }
 
 /// A packet's connection, as rules see it and change it.
@@ -140,12 +150,41 @@ impl Tracked<'_> {
                 // Simplified: the mark is read here, not when the packet is looked up.
                 Zone::Mark => packet.mark as u16,
             };
-            *self.zones = match side {
-                ZoneSide::Both => [zone; 2],
-                ZoneSide::Original => [zone, 0],
-                ZoneSide::Reply => [0, zone],
-            };
+            *self.zones = both_zones(side, zone);
         }
+    }
+
+    /// Takes the packet out of connection tracking, as nftables does: one that is invalid, too.
+    // Kernel: nft_ct.c, nft_notrack_eval
+    ///
+    /// Returns whether it is untracked now.
+    pub(crate) fn notrack(&mut self) -> bool {
+        let free =
+            self.track.is_none_or(|track| track.holder == Holder::None) && *self.zones == [0; 2];
+        if free {
+            *self.track = Some(Track::UNTRACKED);
+        }
+        free
+    }
+
+    /// Puts the packet into a zone, as nftables does: it is tracked there even if it was not to be.
+    // Kernel: nft_ct.c, nft_ct_set_zone_eval: an untracked packet has no entry, either
+    pub(crate) fn set_zone(&mut self, side: ZoneSide, zone: u16) {
+        let free = self
+            .track
+            .is_none_or(|track| track.info == CtInfo::Untracked || track.is_about_untracked());
+        if free && *self.zones == [0; 2] {
+            *self.track = None;
+            *self.zones = both_zones(side, zone);
+        }
+    }
+}
+
+const fn both_zones(side: ZoneSide, zone: u16) -> [u16; 2] {
+    match side {
+        ZoneSide::Both => [zone; 2],
+        ZoneSide::Original => [zone, 0],
+        ZoneSide::Reply => [0, zone],
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Answer, Flight, Netns, Way};
 use crate::conntrack::{CtInfo, Holder, Track};
+use crate::hook::Hook;
 use crate::host::{Draws, Env, Host, Route, RouteQuery, Socket};
 use crate::packet::{IcmpError, L4, Packet};
 use crate::rule::{AddrType, RejectWith, Rules};
@@ -14,6 +15,7 @@ impl Netns {
         &mut self,
         rejected: &Flight,
         with: RejectWith,
+        hook: Option<Hook>,
         env: &mut Env<'_, H, R, D>,
     ) -> Option<Answer> {
         let about = &rejected.packet;
@@ -22,7 +24,10 @@ impl Netns {
         let route = env.host.route(query);
         let packet = match with {
             RejectWith::TcpReset => Packet::tcp_reset(about.id, about)?,
-            RejectWith::Icmp(kind) => icmp_error(about, kind, query, route, env.host)?,
+            RejectWith::Icmp(kind) => {
+                let unrouted = is_unrouted(rejected, hook, route, env.host);
+                icmp_error(about, kind, (query, route, unrouted), env.host)?
+            }
         };
         if let RejectWith::Icmp(_) = with
             && is_from_icmp(rejected)
@@ -72,18 +77,27 @@ fn is_from_icmp(rejected: &Flight) -> bool {
 
 fn attached(track: Track) -> Option<Track> {
     if track.holder == Holder::None {
-        return None;
+        return (track.info == CtInfo::Untracked).then_some(Track::ABOUT_UNTRACKED);
     }
     let direction = track.direction.other();
     Some(Track { holder: track.holder, info: CtInfo::Related, direction })
+}
+
+/// Returns whether a packet is refused before it is known to be for this host: the error then has
+/// the address of the way to the sender, whomever the packet was for.
+// Kernel: nf_reject_ipv4.c, nf_reject_fill_skb_dst; icmp.c, icmp_send, which looks for RTCF_LOCAL.
+// What comes by the loopback device has kept its route.
+fn is_unrouted<H: Host>(rejected: &Flight, hook: Option<Hook>, route: Route, host: &H) -> bool {
+    let by_loopback = rejected.in_dev == Some(host.loopback());
+    let v4 = rejected.packet.tuple.is_ipv4();
+    v4 && hook == Some(Hook::Prerouting) && route != Route::Local && !by_loopback
 }
 
 /// Returns the ICMP error about a packet; errors are not answered with errors.
 fn icmp_error<H: Host>(
     about: &Packet,
     kind: IcmpError,
-    query: RouteQuery,
-    route: Route,
+    (query, route, unrouted): (RouteQuery, Route, bool),
     host: &H,
 ) -> Option<Packet> {
     if matches!(about.l4, L4::IcmpError { .. }) {
@@ -91,7 +105,7 @@ fn icmp_error<H: Host>(
     }
     // The address that the packet was for if it is ours, else that of the way to the sender.
     let dst = about.tuple.dst();
-    let from = if host.addr_type(dst, None) == AddrType::Local {
+    let from = if !unrouted && host.addr_type(dst, None) == AddrType::Local {
         dst
     } else {
         host.source_address(query, route)?

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::nft::meets_nft_nat;
 use super::routing::set_out;
 use super::{DropReason, Flight, Netns, Stop};
-use crate::conntrack::{Confirmed, CtInfo, Direction, Holder, Status, Tracked, Unconfirmed};
+use crate::conntrack::{Confirmed, CtInfo, Direction, Holder, Status, Track, Tracked, Unconfirmed};
 use crate::hook::{Hook, Step, Table, steps};
 use crate::host::{Draws, Env, Host, Note};
 use crate::nat;
@@ -77,7 +77,8 @@ impl Netns {
         env: &mut Env<'_, H, R, D>,
     ) -> Result<(), Stop> {
         // A packet that has come through the loopback device keeps what it has.
-        if flight.track.is_some() || !env.rules.tracks() {
+        let tracked = flight.track.is_some_and(|track| !track.is_about_untracked());
+        if tracked || !env.rules.tracks() {
             let info = flight.track.map(|track| (track.info, track.direction));
             env.draws.note(Note::Tracked { hook, info, new: false });
             return Ok(());
@@ -86,7 +87,13 @@ impl Netns {
         let (zones, own) = (flight.zones, &mut flight.entry);
         let track = self.conntrack.track(env.now, &flight.packet, zones, received, own);
         let full = |_| Stop { hook, reason: DropReason::TableFull, tell: None };
-        let track = track.map_err(full)?;
+        let mut track = track.map_err(full)?;
+        // Kernel: nf_conntrack_core.c, nf_conntrack_in: an ICMP error about nothing leaves what it
+        // came with.
+        let about_untracked = flight.track.is_some_and(|track| track.is_about_untracked());
+        if about_untracked && track.info == CtInfo::Invalid && flight.packet.is_icmp_error() {
+            track = Track::ABOUT_UNTRACKED;
+        }
         flight.track = Some(track);
         let (info, new) = ((track.info, track.direction), track.holder == Holder::Tentative);
         env.draws.note(Note::Tracked { hook, info: Some(info), new });

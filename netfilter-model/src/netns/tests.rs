@@ -2,10 +2,11 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::conntrack::TcpState;
-use crate::packet::{L4, TcpFlags};
+use crate::packet::{IcmpError, L4, TcpFlags};
 use crate::prefix::Prefix;
 use crate::rule::{
-    CtTarget, Nat, NatRange, Origin, Policy, Ruleset, RulesetBuilder, Target, Zone, ZoneSide,
+    CtStates, CtTarget, Nat, NatRange, Origin, Policy, RejectWith, Ruleset, RulesetBuilder, Target,
+    Zone, ZoneSide,
 };
 use crate::testing::*;
 use crate::tuple::{Protocol, Tuple};
@@ -411,8 +412,6 @@ fn loopback_keeps_its_connection_and_skips_nat() {
     assert_eq!(bench.entries(), 1);
 }
 
-use crate::rule::CtStates;
-
 #[test]
 fn masquerade_follows_the_device_or_dies() {
     let mut proxy = Proxy::new();
@@ -554,4 +553,39 @@ fn the_typed_steps_give_what_the_composed_ones_give() {
         panic!()
     };
     assert_eq!(egress, expected);
+}
+
+#[test]
+fn an_answer_about_what_is_not_tracked_is_invalid_and_stays_so() {
+    let notrack = || {
+        let target = CtTarget { notrack: true, ..CtTarget::default() };
+        rule().then(Target::Ct(Box::new(target)))
+    };
+    let mut rules = RulesetBuilder::new();
+    for hook in [Hook::Prerouting, Hook::Output] {
+        let raw = rules.builtin(Table::Raw, hook);
+        rules.append(Table::Raw, raw, notrack());
+    }
+    let input = rules.builtin(Table::Filter, Hook::Input);
+    let reject = Target::Reject(RejectWith::Icmp(IcmpError::PortUnreachable));
+    rules.append(Table::Filter, input, rule().protocol(Protocol::TCP).then(reject));
+    let output = rules.builtin(Table::Filter, Hook::Output);
+    // As if the rule of OUTPUT had not met the answer.
+    let untracked = || rule().ctstate(CtStates::UNTRACKED);
+    let reject_udp = Target::Reject(RejectWith::Icmp(IcmpError::AdminProhibited));
+    rules.append(Table::Filter, output, untracked().protocol(Protocol::UDP).then(reject_udp));
+    rules.append(Table::Filter, output, untracked().then(Target::Drop));
+    let invalid = rule().ctstate(CtStates::INVALID).then(Target::Accept);
+    rules.append(Table::Filter, output, invalid);
+    rules.policy(Table::Filter, Hook::Output, Policy::Drop);
+    let mangle = rules.builtin(Table::Mangle, Hook::Prerouting);
+    let by_loopback = untracked().in_device("lo").unwrap().then(Target::Drop);
+    rules.append(Table::Mangle, mangle, by_loopback);
+    let mut bench = Bench::new(rules.build().unwrap());
+    let outcome = bench.receive(tcp((CLIENT, 1000), (NODE, 80), SYN), CNI0);
+    assert!(matches!(outcome, Outcome::Rejected(_)), "{outcome:?}");
+    // To the node itself, it meets the rule of PREROUTING, too.
+    let sent = udp((NODE, 1000), (REMOTE_POD, 53));
+    let Outcome::Rejected(rejection) = bench.send(sent) else { panic!() };
+    assert!(matches!(rejection.answer, Answer::Local(_)), "{rejection:?}");
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::conntrack::{Direction, Entry, Status};
 use crate::hash::{jhash, scale};
-use crate::host::{Draws, Host, Route, RouteQuery};
+use crate::host::{Draws, Host, Route, RouteQuery, Socket};
 use crate::nft::expr::{CtKey, Expr, Fib, FibResult, Field, Header, Meta, Payload};
 use crate::nft::rule::{Comparison, Op, Right, Table};
 use crate::nft::set::{Data, Range, SetUse};
@@ -278,8 +278,8 @@ impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, '_, H, D> {
             Meta::Mark => u128::from(packet.mark),
             Meta::Iif | Meta::Iifname => device(self.cx.in_dev),
             Meta::Oif | Meta::Oifname => device(self.cx.out_dev),
-            Meta::Skuid => u128::from(self.cx.socket.ok_or(Break)?.uid),
-            Meta::Skgid => u128::from(self.cx.socket.ok_or(Break)?.gid),
+            Meta::Skuid => u128::from(self.owner()?.uid),
+            Meta::Skgid => u128::from(self.owner()?.gid),
             Meta::Pkttype => match self.cx.ingress.map(|ingress| ingress.kind) {
                 None | Some(FrameKind::Unicast) => 0,
                 Some(FrameKind::Broadcast) => 1,
@@ -291,6 +291,12 @@ impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, '_, H, D> {
                 u128::from(self.cx.draws.draw(ordinal) >> 32)
             }
         })
+    }
+
+    /// Returns the socket of somebody.
+    // Kernel: nft_meta.c, nft_meta_get_eval_skugid: the kernel's own have no file
+    fn owner(&self) -> Result<Socket, Break> {
+        self.cx.socket.filter(|socket| *socket != Socket::KERNEL).ok_or(Break)
     }
 
     // Kernel: nft_ct.c, nft_ct_get_eval
@@ -339,11 +345,17 @@ impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, '_, H, D> {
             (_, true) => self.cx.out_dev,
             _ => None,
         };
-        if fib.result == FibResult::Type {
-            return fib_type(self.cx.host.addr_type(address, on));
-        }
         let mark = if fib.mark { self.packet.mark } else { 0 };
         let query = RouteQuery { dst: address, src: other, mark, in_dev: None };
+        if fib.result == FibResult::Type {
+            let kind = self.cx.host.addr_type(address, on);
+            return fib_type(match kind {
+                AddrType::Unicast if !self.packet.tuple.is_ipv4() => {
+                    route_type(self.cx.host.route(query))
+                }
+                kind => kind,
+            });
+        }
         let dev = match self.cx.host.route(query) {
             Route::Forward { dev, .. } | Route::Bridged { dev, .. } => dev,
             _ => return 0,
@@ -415,6 +427,17 @@ fn status_bits(entry: &Entry) -> u128 {
         (Status::DST_NAT_DONE, 1 << 8),
     ];
     bits.into_iter().filter(|(fact, _)| entry.status().contains(*fact)).map(|(_, bit)| bit).sum()
+}
+
+/// Returns the type of an IPv6 address that is not this host's, by the route to it.
+// Kernel: nft_fib_ipv6.c, __nft_fib6_eval_type; IPv4 looks into the local table only
+const fn route_type(route: Route) -> AddrType {
+    match route {
+        Route::Unreachable | Route::NoRoute => AddrType::Unreachable,
+        Route::Blackhole => AddrType::Blackhole,
+        Route::Prohibited => AddrType::Prohibit,
+        _ => AddrType::Unicast,
+    }
 }
 
 // Kernel: uapi/linux/rtnetlink.h, RTN_UNSPEC and those that follow

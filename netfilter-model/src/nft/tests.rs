@@ -2,14 +2,15 @@
 
 mod property;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::host::Route;
-use crate::netns::{DropReason, Netns, Outcome};
-use crate::packet::TcpFlags;
+use crate::netns::{Answer, DropReason, Netns, Outcome};
+use crate::packet::{Packet, TcpFlags};
 use crate::read::nft_ruleset;
 use crate::rule::{Ruleset, RulesetBuilder, TableId};
-use crate::testing::{CNI0, ETH0, GATEWAY, Node, env, tcp, udp};
+use crate::testing::{BRIDGE, CNI0, ETH0, GATEWAY, NODE, Node, env, tcp, udp};
+use crate::tuple::{Protocol, Tuple};
 
 const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 2);
 const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
@@ -340,5 +341,53 @@ fn a_bridged_frame_has_no_input_device_behind_the_bridge() {
         let mut env = env(1, &node, &rules, &mut draws);
         let outcome = Netns::default().receive(udp((POD, 1000), (FAR, 1)), CNI0, &mut env);
         assert_eq!(matches!(outcome, Outcome::Sent(_)), passes, "{route:?}");
+    }
+}
+
+#[test]
+fn what_is_refused_before_routing_hears_of_the_way_to_its_sender() {
+    let udp = udp((POD, 1000), (NODE, 1));
+    for (hook, from) in [("prerouting", BRIDGE), ("input", NODE)] {
+        let rules = rules(&format!(
+            "table ip t {{ chain c {{ type filter hook {hook} priority 0; policy accept;
+                reject
+             }}
+            }}"
+        ));
+        let node = Node::default();
+        let mut draws = |_: u32| 0;
+        let mut env = env(1, &node, &rules, &mut draws);
+        let Outcome::Rejected(rejection) = Netns::default().receive(udp, CNI0, &mut env) else {
+            panic!("{hook}")
+        };
+        let Answer::Sent(egress) = rejection.answer else { panic!("{hook}") };
+        assert_eq!(egress.packet.tuple.src(), IpAddr::from(from), "{hook}");
+    }
+}
+
+#[test]
+fn an_ipv6_address_has_the_type_of_its_route() {
+    let [src, dst] = ["fd00::1", "fd00::2"].map(|addr| addr.parse::<IpAddr>().unwrap());
+    let tuple = Tuple::try_new(Protocol::UDP, src, 1, dst, 2).unwrap();
+    let rules = rules(
+        "table inet t { chain c { type filter hook prerouting priority 0; policy accept;
+            fib daddr type vmap { unicast : drop, unreachable : accept,
+                                  blackhole : accept, prohibit : accept }
+            drop
+         }
+        }",
+    );
+    let forward = Route::Forward { dev: ETH0, next_hop: dst };
+    for route in [forward, Route::Unreachable, Route::NoRoute, Route::Blackhole, Route::Prohibited]
+    {
+        let node = Node { routes: vec![(crate::prefix::Prefix::host(dst), route)] };
+        let mut draws = |_: u32| 0;
+        let mut env = env(1, &node, &rules, &mut draws);
+        let outcome = Netns::default().receive(Packet::udp(1, tuple, 60), CNI0, &mut env);
+        let by_rule = match &outcome {
+            Outcome::Dropped(drop) => matches!(drop.reason, DropReason::Rule(_)),
+            _ => false,
+        };
+        assert_eq!(by_rule, route == forward, "{route:?}: {outcome:?}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::hook::Hook;
 use crate::host::{Draws, Host, Note};
 use crate::nft::eval::{Break, Eval, to_address};
 use crate::nft::expr::Expr;
@@ -14,8 +15,8 @@ use crate::nft::set::{Data, Range};
 use crate::nft::state::Changed;
 use crate::packet::{Packet, TcpFlags};
 use crate::rule::{
-    ChainId, ConnmarkOp, CtTarget, FragmentId, Nat, NatAddresses, NatFlags, NatRange, Policy,
-    RejectWith, RuleRef, TableId, Zone, ZoneSide,
+    ChainId, ConnmarkOp, CtStates, FragmentId, Nat, NatAddresses, NatFlags, NatRange, Policy,
+    RejectWith, RuleRef, TableId, ZoneSide,
 };
 use crate::traverse::{Context, RULES_MAX, Traversal, Verdict};
 
@@ -184,8 +185,11 @@ fn run_statement<'r, H: Host, D: Draws>(
                 Some(Direction::Original) => ZoneSide::Original,
                 Some(Direction::Reply) => ZoneSide::Reply,
             };
-            let zone = Some((side, Zone::Id(eval.value(value)? as u16)));
-            eval.cx.ct.direct(&CtTarget { zone, ..CtTarget::default() }, eval.packet);
+            let zone = eval.value(value)? as u16;
+            // Simplified: a zone is set before connection tracking, or not at all.
+            if matches!(eval.cx.hook, Hook::Prerouting | Hook::Output) {
+                eval.cx.ct.set_zone(side, zone);
+            }
         }
         Statement::SetTtl(value) => eval.packet.ttl = eval.value(value)? as u8,
         Statement::SetDscp(value) => {
@@ -193,8 +197,9 @@ fn run_statement<'r, H: Host, D: Draws>(
             eval.packet.tos = eval.packet.tos & 3 | value << 2;
         }
         Statement::Notrack => {
-            let target = CtTarget { notrack: true, ..CtTarget::default() };
-            eval.cx.ct.direct(&target, eval.packet);
+            if eval.cx.ct.notrack() {
+                eval.cx.ct_state = CtStates::UNTRACKED;
+            }
         }
         Statement::Reject(with, family) => {
             let ipv4 = eval.packet.tuple.src().is_ipv4();

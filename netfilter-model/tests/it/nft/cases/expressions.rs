@@ -423,6 +423,50 @@ table ip t {
         packets: "udp c2 s2:1-2; udp s2:1 c2:1000; udp s2:2 c2:1000; udp c2 s2:1-2",
     },
     Case {
+        name: "zones and notrack, one after the other",
+        rules: "
+table ip t {
+    chain r {
+        type filter hook prerouting priority raw; policy accept;
+        udp dport 1 notrack
+        udp dport 1 ct zone set 7
+        udp dport 2 ct zone set 7
+        udp dport 2 notrack
+        udp dport 3 ct zone set 7
+        udp dport 3 ct zone set 8
+        udp dport 4 ct original zone set 8
+        udp dport 4 ct zone set 7
+        udp dport 5 notrack
+    }
+    chain f {
+        type filter hook forward priority filter; policy accept;
+        ct zone 7 counter
+        ct zone 8 counter
+        ct state untracked counter
+        ct state new counter
+        ct state invalid notrack counter
+        ct state untracked counter
+    }
+}
+",
+        packets: "udp c2 s2:1-6; udp c2 s2:1-6; rst c2 s2:7",
+    },
+    Case {
+        name: "sockets of the kernel have no owner",
+        rules: "
+table inet t {
+    chain o {
+        type filter hook output priority filter; policy accept;
+        meta skuid 0 counter
+        meta skuid != 0 counter
+        meta skuid > 0 counter
+        meta skgid != 0 counter drop
+    }
+}
+",
+        packets: "udp c2 c1:1; syn c2 c1:1; udp s1 s2:1; udp C2 C1:1; syn C2 C1:1",
+    },
+    Case {
         name: "zones",
         rules: "
 table ip t {

@@ -103,7 +103,7 @@ table inet t {
     }
 }
 ",
-        packets: "udp c2 s2:1; syn c2 s2:1; udp c2 c1:1-4; syn c2 c1:1-4; udp s1 s2:3-4; udp C2 S2:1; syn C2 S2:1; udp C2 C1:1-4; syn C2 C1:1-4",
+        packets: "udp c2 s2:1; syn c2 s2:1; udp c2 s1:1-2; udp c2 c1:1-4; syn c2 c1:1-4; udp s1 s2:3-4; udp C2 S2:1; syn C2 S2:1; udp C2 C1:1-4; syn C2 C1:1-4",
     },
     Case {
         name: "refusals behind a translation",
