@@ -44,7 +44,7 @@ pub use random::{LAW_BITS, Probability, ProbabilityError, random_run_probabiliti
 #[cfg(test)]
 pub(crate) use render::save_rule;
 pub(crate) use render::{chains_in_order, match_text, policy_name, save_quoted, target_text};
-pub use render::{iptables_list_rules, iptables_rule, iptables_save};
+pub use render::{iptables_list, iptables_list_rules, iptables_rule, iptables_save};
 pub use target::{
     ConnmarkOp, CtTarget, Nat, NatAddresses, NatFlags, NatRange, RejectWith, SetTarget, Target,
     TproxyTarget, TtlChange, Zone, ZoneSide,
@@ -385,15 +385,25 @@ impl Rule {
         self.with(Match::Comment(text.into()))
     }
 
-    /// `-p` and `--dport` of TCP or, if the protocol is UDP, of UDP.
+    /// `-p` and `--dport` of TCP, UDP or SCTP.
     ///
     /// Any other protocol gives a rule that validation refuses.
     pub fn dport(self, protocol: Protocol, port: u16) -> Rule {
-        let dport = Some(PortMatch::one(port));
-        self.protocol(protocol).with(if protocol == Protocol::UDP {
-            Match::Udp { sport: None, dport }
-        } else {
-            Match::Tcp { sport: None, dport, flags: None, option: None }
+        self.ports(protocol, Some(PortMatch::one(port)))
+    }
+
+    /// `-p` and `-m` of TCP, UDP or SCTP, with any ports.
+    ///
+    /// Any other protocol gives a rule that validation refuses.
+    pub fn transport(self, protocol: Protocol) -> Rule {
+        self.ports(protocol, None)
+    }
+
+    fn ports(self, protocol: Protocol, dport: Option<PortMatch>) -> Rule {
+        self.protocol(protocol).with(match protocol {
+            Protocol::UDP => Match::Udp { sport: None, dport },
+            Protocol::SCTP => Match::Sctp(Box::new(SctpMatch { sport: None, dport, chunks: None })),
+            _ => Match::Tcp { sport: None, dport, flags: None, option: None },
         })
     }
 

@@ -1,5 +1,6 @@
-//! Writing rulesets as `iptables-save` prints them.
+//! Writing rulesets as `iptables-save` prints them, and as `iptables -S` and `-L` do.
 
+mod listing;
 mod matches;
 mod target;
 
@@ -8,6 +9,8 @@ use std::fmt::{self, Display, Write};
 use crate::hook::Table;
 use crate::rule::{Chain, ChainId, Match, Policy, Rule, Ruleset, Target};
 use crate::tuple::Family;
+
+pub use listing::iptables_list;
 
 /// The order in which iptables-nft prints tables; that of x_tables depends on history.
 // iptables: nft.h, enum nft_table_type

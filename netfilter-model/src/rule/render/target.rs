@@ -183,7 +183,7 @@ fn save_nat(out: &mut String, nat: &Nat) -> fmt::Result {
     Ok(())
 }
 
-fn save_range(out: &mut String, range: &NatRange) -> fmt::Result {
+pub(super) fn save_range(out: &mut String, range: &NatRange) -> fmt::Result {
     let addresses = match &range.addresses {
         NatAddresses::Keep => None,
         NatAddresses::V4(min, max) => Some((IpAddr::V4(*min), IpAddr::V4(*max))),
