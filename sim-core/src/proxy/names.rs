@@ -1,8 +1,7 @@
 //! Names of chains and service ports, as kube-proxy writes them.
 
-use std::net::Ipv4Addr;
-
 use data_encoding::BASE32;
+use netfilter_model::tuple::Protocol;
 use sha2::{Digest, Sha256};
 
 use crate::config::ObjectName;
@@ -16,18 +15,19 @@ pub fn service_port(service: &ObjectName, port: Option<&str>) -> String {
     }
 }
 
-/// Returns the name of the chain that chooses an endpoint of a TCP service port.
+/// Returns what the names of a service port's chains end with.
 ///
 /// Kubernetes: pkg/proxy/iptables/proxier.go, portProtoHash.
-pub fn service_chain(service_port: &str) -> String {
-    format!("KUBE-SVC-{}", hash(&[service_port, "tcp"]))
+pub fn port_hash(service_port: &str, protocol: Protocol) -> String {
+    hash(&[service_port, protocol.name().unwrap_or_default()])
 }
 
-/// Returns the name of the chain that rewrites to an endpoint of a TCP service port.
+/// Returns the name of the chain that rewrites to an endpoint, given as `address:port`.
 ///
 /// Kubernetes: pkg/proxy/iptables/proxier.go, servicePortEndpointChainName.
-pub fn endpoint_chain(service_port: &str, addr: Ipv4Addr, port: u16) -> String {
-    format!("KUBE-SEP-{}", hash(&[service_port, "tcp", &format!("{addr}:{port}")]))
+pub fn endpoint_chain(service_port: &str, protocol: Protocol, endpoint: &str) -> String {
+    let protocol = protocol.name().unwrap_or_default();
+    format!("KUBE-SEP-{}", hash(&[service_port, protocol, endpoint]))
 }
 
 fn hash(parts: &[&str]) -> String {
@@ -44,16 +44,22 @@ mod tests {
 
     #[test]
     fn chains_are_named_as_in_dumps_of_real_nodes() {
-        for (port, chain) in [
-            ("default/kubernetes:https", "KUBE-SVC-NPX46M4PTMTKRN6Y"),
-            ("kube-system/kube-dns:dns-tcp", "KUBE-SVC-ERIFXISQEP7F7OF4"),
-            ("ns1/svc1:p80", "KUBE-SVC-XPGD46QRK7WJZT7O"),
-            ("default/nginx-demo", "KUBE-SVC-2ZZBI6IPY23MEJHC"),
+        let (tcp, udp) = (Protocol::TCP, Protocol::UDP);
+        for (port, protocol, chain) in [
+            ("default/kubernetes:https", tcp, "NPX46M4PTMTKRN6Y"),
+            ("kube-system/kube-dns:dns", udp, "TCOU7JCQXEZGVUNU"),
+            ("kube-system/kube-dns:dns-tcp", tcp, "ERIFXISQEP7F7OF4"),
+            ("ns1/svc1:p80", tcp, "XPGD46QRK7WJZT7O"),
+            ("default/nginx-demo", tcp, "2ZZBI6IPY23MEJHC"),
         ] {
-            assert_eq!(service_chain(port), chain);
+            assert_eq!(port_hash(port, protocol), chain);
         }
-        let addr = Ipv4Addr::new(10, 180, 0, 1);
-        assert_eq!(endpoint_chain("ns1/svc1:p80", addr, 80), "KUBE-SEP-SXIVWICOYRO3J4NJ");
+        for (port, protocol, endpoint, chain) in [
+            ("ns1/svc1:p80", tcp, "10.180.0.1:80", "KUBE-SEP-SXIVWICOYRO3J4NJ"),
+            ("kube-system/kube-dns:dns", udp, "10.85.0.4:53", "KUBE-SEP-WAIILD3LBHUAKL5L"),
+        ] {
+            assert_eq!(endpoint_chain(port, protocol, endpoint), chain);
+        }
     }
 
     #[test]

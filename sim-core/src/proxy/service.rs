@@ -130,6 +130,24 @@ impl ServicePort {
         service.ports.iter().map(port).collect()
     }
 
+    /// Returns a port of a Service that has a ClusterIP and nothing else.
+    pub fn cluster_ip_only(name: ServicePortName, cluster_ip: IpAddr, port: u16) -> ServicePort {
+        ServicePort {
+            name,
+            cluster_ip,
+            port,
+            node_port: None,
+            external_ips: Vec::new(),
+            load_balancer_vips: Vec::new(),
+            load_balancer_source_ranges: Vec::new(),
+            affinity: None,
+            health_check_node_port: None,
+            internal_local: false,
+            external_local: false,
+            hints_annotated: false,
+        }
+    }
+
     /// Returns whether packets from outside the cluster can be meant for it.
     pub fn is_externally_accessible(&self) -> bool {
         self.node_port.is_some()

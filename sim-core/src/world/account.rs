@@ -1,7 +1,10 @@
 //! The accounts: every attempt ends in one record, every window is reported once.
 
+use std::net::SocketAddr;
+
 use netfilter_model::conntrack::CtInfo;
 use netfilter_model::netns::{Drop, DropReason};
+use netfilter_model::tuple::Protocol;
 
 use super::{World, node_name};
 use crate::engine::{self, Stats};
@@ -139,10 +142,8 @@ impl World {
         let endpoint = connection.endpoint_tuple.map(|tuple| (tuple.dst(), tuple.dst_part));
         let rule = connection.rule.zip(endpoint).map(|(owner, (addr, port))| {
             let name = self.rules.port_name(ServicePortId::from_index(owner as usize));
-            match addr {
-                std::net::IpAddr::V4(addr) => names::endpoint_chain(name, addr, port).into(),
-                std::net::IpAddr::V6(_) => name.clone(),
-            }
+            let endpoint = SocketAddr::new(addr, port).to_string();
+            names::endpoint_chain(name, Protocol::TCP, &endpoint).into()
         });
         record::Loss {
             request: connection.request,

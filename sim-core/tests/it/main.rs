@@ -9,6 +9,7 @@ mod lab;
 mod lifecycle;
 mod neighbour;
 mod nftables;
+mod proxy;
 mod rules;
 mod support;
 mod swarm;
