@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Sweep(Sweep),
     /// Traces one packet through a node's rules: every way, and the exact probability of each
     Explain(Explain),
+    /// Prints the rules that a node's proxy holds for Kubernetes objects
+    Rules(Rules),
     /// Compares the packet model with the kernel of this machine on random cases (root, Linux)
     Prove(Prove),
     /// Lists the built-in scenarios, or shows one
@@ -147,6 +149,123 @@ pub(crate) enum Form {
     Json,
     /// A graph for Graphviz
     Dot,
+}
+
+/// `rulelag rules`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "FILES are what `kubectl get -o yaml` or `-o json` prints, or a chart's output: Services and\n\
+                  EndpointSlices, Nodes, and a KubeProxyConfiguration. Unknown fields are errors.\n\n\
+                  Exit status: 0 printed; 2 bad input. `rules diff`: 1 if the rules differ."
+)]
+pub(crate) struct Rules {
+    /// What to do with them; prints them if left out
+    #[command(subcommand)]
+    pub(crate) action: Option<RulesAction>,
+    /// Whose rules, of which proxy
+    #[command(flatten)]
+    pub(crate) side: RulesSide,
+    /// How to print them
+    #[arg(long, short = 'o', value_enum, default_value_t = RulesForm::Save)]
+    pub(crate) output: RulesForm,
+    /// Prints this table alone
+    #[arg(long, short = 't', value_name = "TABLE")]
+    pub(crate) table: Option<String>,
+    /// With `-o restore`: what the proxy writes when these files' objects become FILES' ones
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) since: Vec<String>,
+}
+
+/// What to do with rules.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RulesAction {
+    /// Compares the rules of two nodes, modes, versions or sets of files
+    Diff(RulesDiff),
+}
+
+/// A node's proxy.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RulesSide {
+    /// Files or folders of Kubernetes objects, `-` for standard input
+    #[arg(short = 'f', long = "filename", value_name = "FILE", num_args = 1..)]
+    pub(crate) files: Vec<String>,
+    /// The node
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// The proxy's mode, instead of what the configuration says
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) mode: Option<RulesMode>,
+    /// The family of addresses; that of the node's first address if left out
+    #[arg(long, value_enum, value_name = "4|6")]
+    pub(crate) family: Option<RulesFamily>,
+    /// The version of Kubernetes: `1.30`, whose output rules are tested against, to `current`
+    #[arg(long, value_name = "VERSION", default_value = "1.30")]
+    pub(crate) profile: String,
+    /// Also makes the chains by whose absence kube-proxy notices a flush
+    #[arg(long)]
+    pub(crate) canaries: bool,
+}
+
+/// `rulelag rules diff`.
+#[derive(Debug, Args)]
+pub(crate) struct RulesDiff {
+    /// The first side
+    #[command(flatten)]
+    pub(crate) side: RulesSide,
+    /// How the rules are written
+    #[arg(long, short = 'o', value_enum, default_value_t = RulesForm::Save)]
+    pub(crate) output: RulesForm,
+    /// The second side's files
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) to: Vec<String>,
+    /// The second side's node
+    #[arg(long, value_name = "NAME")]
+    pub(crate) to_node: Option<String>,
+    /// The second side's mode
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) to_mode: Option<RulesMode>,
+    /// The second side's family
+    #[arg(long, value_enum, value_name = "4|6")]
+    pub(crate) to_family: Option<RulesFamily>,
+    /// The second side's version of Kubernetes
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) to_profile: Option<String>,
+}
+
+/// How `rules` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RulesForm {
+    /// As iptables-save does
+    Save,
+    /// As what the proxy feeds the kernel's tools
+    Restore,
+    /// As iptables -S does
+    #[value(name = "S")]
+    S,
+    /// As iptables -L -n does
+    #[value(name = "L")]
+    L,
+    /// Counts
+    Summary,
+}
+
+/// Modes of `rules`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RulesMode {
+    /// kube-proxy's iptables mode
+    Iptables,
+}
+
+/// Families of `rules`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RulesFamily {
+    /// IPv4
+    #[value(name = "4")]
+    V4,
+    /// IPv6
+    #[value(name = "6")]
+    V6,
 }
 
 /// `rulelag prove`.

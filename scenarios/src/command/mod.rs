@@ -5,6 +5,7 @@ mod library;
 #[cfg(target_os = "linux")]
 mod prove;
 mod result;
+mod rules;
 mod run;
 mod sweep;
 
@@ -39,6 +40,7 @@ pub(crate) fn execute(cli: Cli) -> Status {
         Command::Run(args) => run::execute(&args),
         Command::Sweep(args) => sweep::execute(&args),
         Command::Explain(args) => explain::execute(&args),
+        Command::Rules(args) => rules::execute(&args),
         #[cfg(target_os = "linux")]
         Command::Prove(args) => prove::execute(&args),
         #[cfg(not(target_os = "linux"))]

@@ -6,6 +6,7 @@
 //!
 //! Reading depends on nothing but the files. Every problem is reported at once, with its place.
 
+mod cluster;
 pub(crate) mod diagnostic;
 mod fields;
 mod law;

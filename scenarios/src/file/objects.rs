@@ -206,7 +206,7 @@ fn path(keys: &[&str]) -> Path {
 
 /// Returns the node at `path`, or the closest one above it, and where to point: at the key of
 /// what could not be entered, or at the value.
-fn find<'n>(node: &'n Node, path: &Path) -> (&'n Node, Span) {
+pub(super) fn find<'n>(node: &'n Node, path: &Path) -> (&'n Node, Span) {
     let mut at = node;
     let mut span = first_line_of(node);
     for segment in &path.0 {
@@ -228,7 +228,7 @@ fn first_line_of(node: &Node) -> Span {
     node.entries().first().map_or(node.span, |entry| entry.key_span)
 }
 
-fn place(node: &Node, problem: Problem, severity: Severity) -> Diagnostic {
+pub(super) fn place(node: &Node, problem: Problem, severity: Severity) -> Diagnostic {
     let (_, mut span) = find(node, &problem.path);
     if problem.code == "unknown-field"
         && let Some((Segment::Key(key), parents)) = problem.path.0.split_last()
