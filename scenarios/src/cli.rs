@@ -166,10 +166,10 @@ pub(crate) struct Rules {
     /// Whose rules, of which proxy
     #[command(flatten)]
     pub(crate) side: RulesSide,
-    /// How to print them
-    #[arg(long, short = 'o', value_enum, default_value_t = RulesForm::Save)]
-    pub(crate) output: RulesForm,
-    /// Prints this table alone
+    /// How to print them; as the kernel lists them if left out: `save`, or `nft`
+    #[arg(long, short = 'o', value_enum)]
+    pub(crate) output: Option<RulesForm>,
+    /// Prints this table alone, of iptables mode
     #[arg(long, short = 't', value_name = "TABLE")]
     pub(crate) table: Option<String>,
     /// With `-o restore`: what the proxy writes when these files' objects become FILES' ones
@@ -213,9 +213,9 @@ pub(crate) struct RulesDiff {
     /// The first side
     #[command(flatten)]
     pub(crate) side: RulesSide,
-    /// How the rules are written
-    #[arg(long, short = 'o', value_enum, default_value_t = RulesForm::Save)]
-    pub(crate) output: RulesForm,
+    /// How the rules are written; as the kernel lists them if left out
+    #[arg(long, short = 'o', value_enum)]
+    pub(crate) output: Option<RulesForm>,
     /// The second side's files
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) to: Vec<String>,
@@ -246,6 +246,8 @@ pub(crate) enum RulesForm {
     /// As iptables -L -n does
     #[value(name = "L")]
     L,
+    /// As nft list ruleset does
+    Nft,
     /// Counts
     Summary,
 }
@@ -255,6 +257,8 @@ pub(crate) enum RulesForm {
 pub(crate) enum RulesMode {
     /// kube-proxy's iptables mode
     Iptables,
+    /// kube-proxy's nftables mode
+    Nftables,
 }
 
 /// Families of `rules`.

@@ -6,6 +6,7 @@ mod commands;
 mod explain;
 mod explain_kernel;
 mod results;
+mod rules;
 mod sweeps;
 
 use std::fs;

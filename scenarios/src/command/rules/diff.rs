@@ -54,6 +54,16 @@ fn chains(text: &str) -> Chains<'_> {
                 listed = words.next().unwrap_or_default();
                 listed
             }
+            // nft lists blocks in a table's block, `{` at the end.
+            Some(kind @ ("table" | "chain" | "set" | "map")) if line.ends_with('{') => {
+                if kind == "table" {
+                    table = line;
+                    listed = "";
+                } else {
+                    listed = line.trim();
+                }
+                listed
+            }
             Some("-A" | "-N" | "-P" | "-X") => words.next().unwrap_or_default(),
             Some(word) if word.starts_with(':') => word.trim_start_matches(':'),
             Some(_) => listed,
@@ -79,6 +89,10 @@ fn compare(before: &str, after: &str) -> String {
         if key.0 != last {
             let _ = writeln!(text, "{}", key.0);
             last = key.0;
+        }
+        // What is in a block says not whose it is.
+        if key.1.ends_with('{') && old.first() == new.first() {
+            let _ = writeln!(text, " {}", old[0]);
         }
         let changes = capture_diff_slices(Algorithm::Myers, old, new);
         for change in changes.iter().flat_map(|change| change.iter_changes(old, new)) {

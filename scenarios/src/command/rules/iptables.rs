@@ -59,6 +59,9 @@ pub(super) fn print(
             let ruleset = ruleset()?;
             shown(&ruleset, &|table| iptables_list(&ruleset, table))
         }
+        RulesForm::Nft => {
+            return Err(super::no_such_form("iptables", "save, restore, S, L, summary"));
+        }
         RulesForm::Summary => summary(side, &proxier),
     })
 }

@@ -8,6 +8,7 @@
 
 mod diff;
 mod iptables;
+mod nftables;
 
 use std::collections::BTreeSet;
 
@@ -93,11 +94,13 @@ fn side(objects: &Objects, args: &RulesSide) -> Result<Side, Wrong> {
         Some(mode) => mode,
         None => match configured.unwrap_or_default() {
             ProxyMode::Iptables => RulesMode::Iptables,
-            other => {
-                let name = if other == ProxyMode::Ipvs { "ipvs" } else { "nftables" };
+            ProxyMode::Nftables => RulesMode::Nftables,
+            ProxyMode::Ipvs => {
                 return Err((
-                    format!("the configuration's mode {name} is not generated yet"),
-                    "give `--mode iptables` to see the same objects in that mode".to_owned(),
+                    "the configuration asks for mode ipvs, whose rules are not written yet"
+                        .to_owned(),
+                    "give `--mode iptables` or `--mode nftables` to see the same objects there"
+                        .to_owned(),
                 ));
             }
         },
@@ -147,10 +150,20 @@ fn first_family(node: &sim_core::kube::object::Node) -> Family {
 fn printed(
     side: &Side,
     since: Option<&Side>,
-    form: RulesForm,
+    form: Option<RulesForm>,
     table: Option<&str>,
 ) -> Result<String, Wrong> {
     match side.mode {
-        RulesMode::Iptables => iptables::print(side, since, form, table),
+        RulesMode::Iptables => iptables::print(side, since, form.unwrap_or(RulesForm::Save), table),
+        RulesMode::Nftables if table.is_some() || since.is_some() => Err((
+            "`--table` and `--since` are about iptables mode".to_owned(),
+            "nftables mode keeps one table; `rulelag rules diff` shows what changed".to_owned(),
+        )),
+        RulesMode::Nftables => nftables::print(side, form.unwrap_or(RulesForm::Nft)),
     }
+}
+
+/// Returns the error for a form that a mode does not have.
+fn no_such_form(mode: &str, forms: &str) -> Wrong {
+    (format!("rules of {mode} mode have no such form"), format!("give one of {forms}"))
 }

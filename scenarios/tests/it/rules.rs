@@ -1,0 +1,236 @@
+//! What `rules` prints, for a Service with an endpoint on each of two nodes.
+
+use expect_test::{Expect, expect};
+
+use super::Folder;
+
+const CLUSTER: &str = "\
+apiVersion: v1
+kind: Node
+metadata: { name: alpha }
+spec: { podCIDR: 10.32.1.0/24 }
+status: { addresses: [{ type: InternalIP, address: 192.0.2.1 }] }
+---
+apiVersion: v1
+kind: Node
+metadata: { name: beta }
+spec: { podCIDR: 10.32.2.0/24 }
+status: { addresses: [{ type: InternalIP, address: 192.0.2.2 }] }
+---
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clusterCIDR: 10.32.0.0/16
+---
+apiVersion: v1
+kind: Service
+metadata: { name: tea }
+spec:
+  clusterIP: 10.33.0.9
+  internalTrafficPolicy: Local
+  ports: [{ port: 80, targetPort: 8080 }]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: { name: tea-1, labels: { kubernetes.io/service-name: tea } }
+addressType: IPv4
+ports: [{ name: '', port: 8080 }]
+endpoints:
+  - { addresses: [10.32.1.7], nodeName: alpha, conditions: { ready: true } }
+";
+
+#[track_caller]
+fn check(arguments: &str, status: i32, expected: &Expect) {
+    let folder = Folder::new();
+    folder.write("tea.yaml", CLUSTER);
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let done = folder.run(&arguments).ends_with(status);
+    expected.assert_eq(&[done.stdout, done.stderr].concat());
+}
+
+#[test]
+fn one_table_as_the_kernel_holds_it() {
+    check(
+        "rules -f tea.yaml --node alpha -t nat",
+        0,
+        &expect![[r#"
+        *nat
+        :PREROUTING ACCEPT [0:0]
+        :INPUT ACCEPT [0:0]
+        :OUTPUT ACCEPT [0:0]
+        :POSTROUTING ACCEPT [0:0]
+        :KUBE-MARK-MASQ - [0:0]
+        :KUBE-NODEPORTS - [0:0]
+        :KUBE-POSTROUTING - [0:0]
+        :KUBE-SEP-3JN7MKLKTDJGUPWN - [0:0]
+        :KUBE-SERVICES - [0:0]
+        :KUBE-SVL-QBY6SWL4ZOFPDFMH - [0:0]
+        -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+        -A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+        -A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+        -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+        -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+        -A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
+        -A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
+        -A KUBE-SEP-3JN7MKLKTDJGUPWN -s 10.32.1.7/32 -m comment --comment "default/tea" -j KUBE-MARK-MASQ
+        -A KUBE-SEP-3JN7MKLKTDJGUPWN -p tcp -m comment --comment "default/tea" -m tcp -j DNAT --to-destination 10.32.1.7:8080
+        -A KUBE-SERVICES -d 10.33.0.9/32 -p tcp -m comment --comment "default/tea cluster IP" -m tcp --dport 80 -j KUBE-SVL-QBY6SWL4ZOFPDFMH
+        -A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+        -A KUBE-SVL-QBY6SWL4ZOFPDFMH ! -s 10.32.0.0/16 -d 10.33.0.9/32 -p tcp -m comment --comment "default/tea cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
+        -A KUBE-SVL-QBY6SWL4ZOFPDFMH -m comment --comment "default/tea -> 10.32.1.7:8080" -j KUBE-SEP-3JN7MKLKTDJGUPWN
+        COMMIT
+    "#]],
+    );
+}
+
+#[test]
+fn two_nodes_differ_where_policy_is_local() {
+    check(
+        "rules diff -f tea.yaml --node alpha --to-node beta",
+        1,
+        &expect![[r#"
+        *filter
+        +-A KUBE-SERVICES -d 10.33.0.9/32 -p tcp -m comment --comment "default/tea has no local endpoints" -m tcp --dport 80 -j DROP
+        *nat
+        -:KUBE-SEP-3JN7MKLKTDJGUPWN - [0:0]
+        --A KUBE-SEP-3JN7MKLKTDJGUPWN -s 10.32.1.7/32 -m comment --comment "default/tea" -j KUBE-MARK-MASQ
+        --A KUBE-SEP-3JN7MKLKTDJGUPWN -p tcp -m comment --comment "default/tea" -m tcp -j DNAT --to-destination 10.32.1.7:8080
+        --A KUBE-SERVICES -d 10.33.0.9/32 -p tcp -m comment --comment "default/tea cluster IP" -m tcp --dport 80 -j KUBE-SVL-QBY6SWL4ZOFPDFMH
+        -:KUBE-SVL-QBY6SWL4ZOFPDFMH - [0:0]
+        --A KUBE-SVL-QBY6SWL4ZOFPDFMH ! -s 10.32.0.0/16 -d 10.33.0.9/32 -p tcp -m comment --comment "default/tea cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
+        --A KUBE-SVL-QBY6SWL4ZOFPDFMH -m comment --comment "default/tea -> 10.32.1.7:8080" -j KUBE-SEP-3JN7MKLKTDJGUPWN
+    "#]],
+    );
+}
+
+#[test]
+fn a_node_does_not_differ_from_itself() {
+    check("rules diff -f tea.yaml --node alpha --to-node alpha", 0, &expect![]);
+}
+
+#[test]
+fn counts_of_both_modes() {
+    check(
+        "rules -f tea.yaml --node alpha -o summary",
+        0,
+        &expect![[r#"
+        node                  alpha
+        mode                  iptables
+        profile               1.30
+        services              1
+        service ports         1
+        endpoints             1
+        large cluster         no
+        filter rules          15
+        nat rules             13
+        chains of services    2
+        bytes to restore      1854
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha -o summary --mode nftables",
+        0,
+        &expect![[r#"
+        node                  alpha
+        mode                  nftables
+        profile               1.30
+        services              1
+        service ports         1
+        endpoints             1
+        chains                18
+        rules                 26
+        sets                  2
+        maps                  5
+        elements              3
+        bytes to restore      4675
+    "#]],
+    );
+}
+
+#[test]
+fn two_nodes_in_nftables_mode() {
+    let arguments = "rules diff -f tea.yaml --node alpha --to-node beta --mode nftables";
+    check(
+        arguments,
+        1,
+        &expect![[r#"
+        table ip kube-proxy {
+        -	chain endpoint-RVB4GUDO-default/tea/tcp/__10.32.1.7/8080 {
+        -		ip saddr 10.32.1.7 jump mark-for-masquerade
+        -		meta l4proto tcp dnat to 10.32.1.7:8080
+        -	}
+        -	chain local-ETHP2MNJ-default/tea/tcp/ {
+        -		ip daddr 10.33.0.9 tcp dport 80 ip saddr != 10.32.0.0/16 jump mark-for-masquerade
+        -		numgen random mod 1 vmap { 0 : goto endpoint-RVB4GUDO-default/tea/tcp/__10.32.1.7/8080 }
+        -	}
+         	map no-endpoint-services {
+        +		elements = { 10.33.0.9 . tcp . 80 comment "default/tea" : drop }
+         	map service-ips {
+        -		elements = { 10.33.0.9 . tcp . 80 : goto local-ETHP2MNJ-default/tea/tcp/ }
+         	set nodeport-ips {
+        -		elements = { 192.0.2.1 }
+        +		elements = { 192.0.2.2 }
+    "#]],
+    );
+}
+
+#[test]
+fn what_is_asked_for_wrongly() {
+    check(
+        "rules -f tea.yaml",
+        2,
+        &expect![[r#"
+        error: which node?
+        help: give `--node` one of alpha, beta
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpa",
+        2,
+        &expect![[r#"
+        error: no object names a node alpa
+        help: did you mean alpha?
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha -o nft",
+        2,
+        &expect![[r#"
+        error: rules of iptables mode have no such form
+        help: give one of save, restore, S, L, summary
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha -o S --mode nftables",
+        2,
+        &expect![[r#"
+        error: rules of nftables mode have no such form
+        help: give one of restore, nft, summary
+    "#]],
+    );
+    check(
+        "rules -f coffee.yaml --node alpha",
+        2,
+        &expect![[r#"
+        error[missing-file]: cannot read coffee.yaml: No such file or directory (os error 2)
+        help: give files, folders, or - for standard input
+
+        1 error; nothing was run
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha --profile 2.0",
+        2,
+        &expect![[r#"
+        error: no such version of Kubernetes: 2.0
+        help: 1.28 to 1.36, or `current`
+    "#]],
+    );
+    check(
+        "rules --node alpha",
+        2,
+        &expect![[r#"
+        error: no files of objects are given
+        help: as in `rulelag rules -f objects.yaml --node node-1`
+    "#]],
+    );
+}
