@@ -85,6 +85,7 @@ fn help_leads_to_everything() {
           run          Runs a scenario once: CSV, charts, summary; judges its expectations
           sweep        Runs the grid of a scenario's `sweep:`, many runs side by side
           explain      Traces one packet through a node's rules: every way, and the exact probability of each
+          rules        Prints the rules that a node's proxy holds for Kubernetes objects
           prove        Compares the packet model with the kernel of this machine on random cases (root, Linux)
           scenarios    Lists the built-in scenarios, or shows one
           schema       Prints the JSON Schema of scenario files
