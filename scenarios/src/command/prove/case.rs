@@ -51,6 +51,11 @@ pub(super) struct Rules {
 }
 
 impl Rules {
+    /// Returns whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
     /// Returns the file.
     pub(super) fn text(&self) -> String {
         self.lines.iter().map(|line| format!("{line}\n")).collect()
@@ -197,13 +202,31 @@ pub(super) struct Case {
     pub(super) backend: Backend,
     /// The node.
     pub(super) settings: Settings,
+    /// ipsets that rules name, as `ipset restore` reads them.
+    #[serde(default, skip_serializing_if = "Rules::is_empty")]
+    pub(super) sets: Rules,
     /// The rules.
     pub(super) rules: Rules,
+    /// Rules for `nft -f` that stand beside those of iptables.
+    #[serde(default, skip_serializing_if = "Rules::is_empty")]
+    pub(super) beside: Rules,
     /// Packets, one after the other.
     pub(super) steps: Vec<Step>,
     /// Many packets at once, before all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shares: Option<Shares>,
+}
+
+impl Case {
+    /// Returns all texts that make its ruleset.
+    pub(super) fn texts(&self) -> [&Rules; 3] {
+        [&self.sets, &self.rules, &self.beside]
+    }
+
+    /// Returns all texts that make its ruleset, to change them.
+    pub(super) fn texts_mut(&mut self) -> [&mut Rules; 3] {
+        [&mut self.sets, &mut self.rules, &mut self.beside]
+    }
 }
 
 /// Returns the flags of a text.

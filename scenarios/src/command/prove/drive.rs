@@ -17,12 +17,12 @@ use std::time::Duration;
 use netfilter_model::exact::{Limits, Script, explore};
 use netfilter_model::host::Draws;
 use netfilter_model::packet::{IcmpError, L4, Packet, Segment, TcpFlags};
-use netfilter_model::rule::{Probability, RuleRef, Ruleset};
+use netfilter_model::rule::{Probability, RuleRef};
 use netfilter_model::tuple::{Protocol, Tuple};
 
-use super::case::{Case, Complaint, Opening, Rules, Step, Transport, flags};
+use super::case::{Case, Complaint, Opening, Step, Transport, flags};
 use super::connection::{self, Connection};
-use super::model::{Model, World};
+use super::model::{Model, Rules, World};
 use super::place::{CNI0, NODE_UDP, Place, Settings, device_mac};
 use super::rig::{Rig, RigError};
 use super::seen::{Ports, Seen, all_same};
@@ -116,10 +116,10 @@ impl Clock {
 }
 
 /// Runs a case.
-pub(super) fn run(case: &Case, rules: Ruleset, rig: &mut Rig) -> Result<Verdict, RigError> {
-    rig.prepare(case.settings, &case.rules)?;
+pub(super) fn run(case: &Case, rules: Rules, rig: &mut Rig) -> Result<Verdict, RigError> {
+    rig.prepare(case)?;
     let model = Model::new(case.settings, rules);
-    let ports = ports_of(&case.rules);
+    let ports = ports_of(case);
     let mut packets = 0;
     if let Some(shares) = &case.shares {
         let verdict = shares::run(shares, case.settings, &model, rig, ports);
@@ -127,7 +127,7 @@ pub(super) fn run(case: &Case, rules: Ruleset, rig: &mut Rig) -> Result<Verdict,
             Verdict::Agree(sent) => packets += sent,
             verdict => return Ok(verdict),
         }
-        rig.prepare(case.settings, &case.rules)?;
+        rig.prepare(case)?;
     }
     let record = Record::of(case, rig)?;
     let mut first = None;
@@ -510,18 +510,21 @@ fn opened(opening: &Opening, number: usize) -> Packet {
 }
 
 /// Returns how ports are compared: a rule that picks one at random loosens it.
-fn ports_of(rules: &Rules) -> Ports {
+fn ports_of(case: &Case) -> Ports {
     let random = |line: &String| {
-        let words = ["DNAT", "REDIRECT", "dnat", "redirect"];
-        line.contains("random") && words.iter().any(|word| line.contains(word))
+        let words = ["DNAT", "REDIRECT", " dnat ", " redirect "];
+        let says = line.contains(" --random")
+            || [" random", " fully-random"].iter().any(|word| line.ends_with(word));
+        says && words.iter().any(|word| line.contains(word))
     };
-    if rules.lines.iter().any(random) { Ports::Both } else { Ports::Source }
+    let mut lines = case.texts().into_iter().flat_map(|text| &text.lines);
+    if lines.any(random) { Ports::Both } else { Ports::Source }
 }
 
 /// Returns the numbers that a case names: a port that is none of them was chosen.
 fn literal_ports(case: &Case) -> Vec<u16> {
     let mut ports = vec![NODE_UDP];
-    for line in &case.rules.lines {
+    for line in case.texts().into_iter().flat_map(|text| &text.lines) {
         // The ends of a range are chosen like what is between them.
         let numbers = line.split([' ', ',', ':']);
         ports.extend(numbers.filter_map(|number| number.parse::<u16>().ok()));

@@ -27,9 +27,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use netfilter_model::read::{Source, iptables_rules};
-use netfilter_model::rule::Ruleset;
-use netfilter_model::tuple;
+use netfilter_model::read::{Read, Source, ipset, iptables_rules, nft_ruleset};
+use netfilter_model::rule::RulesetBuilder;
+use netfilter_model::{rule, tuple};
 
 use super::{Status, print};
 use crate::cli::Prove;
@@ -94,20 +94,36 @@ enum Unfit {
 }
 
 /// Reads the rules of a case as the model has them.
-fn model_rules(case: &Case) -> Result<Ruleset, String> {
+fn model_rules(case: &Case) -> Result<model::Rules, String> {
     let family = match case.settings.family {
         Family::V4 => tuple::Family::V4,
         Family::V6 => tuple::Family::V6,
     };
-    let source = Source { file: 0, table: None, family: Some(family) };
-    let read = iptables_rules(&case.rules.text(), source);
-    if let Some(remark) = read.remarks.first() {
-        return Err(format!("{}: {}", remark.problem, remark.text));
+    let mut ruleset = if case.backend == Backend::Nft {
+        let mut none = RulesetBuilder::for_backend(rule::Backend::Legacy);
+        none.family(family);
+        none.build().map_err(|error| error.to_string())?
+    } else {
+        let source = Source { file: 0, table: None, family: Some(family) };
+        let mut dumps = understood(iptables_rules(&case.rules.text(), source))?.into_iter();
+        match (dumps.next(), dumps.next()) {
+            (Some(dump), None) => dump.ruleset,
+            _ => return Err("the text is not one ruleset".to_owned()),
+        }
+    };
+    let nft = if case.backend == Backend::Nft { &case.rules } else { &case.beside };
+    if !nft.is_empty() {
+        ruleset = ruleset.with_nft(understood(nft_ruleset(&nft.text(), 0))?);
     }
-    let mut dumps = read.value.into_iter();
-    match (dumps.next(), dumps.next()) {
-        (Some(dump), None) => Ok(dump.ruleset),
-        _ => Err("the text is not one ruleset".to_owned()),
+    let sets = understood(ipset(&case.sets.text()))?;
+    Ok(model::Rules { ruleset, sets })
+}
+
+/// Returns what was read, unless something was not understood.
+fn understood<T>(read: Read<T>) -> Result<T, String> {
+    match read.remarks.first() {
+        Some(remark) => Err(format!("{}: {}", remark.problem, remark.text)),
+        None => Ok(read.value),
     }
 }
 
@@ -124,12 +140,22 @@ fn compare(case: &Case, rigs: &mut Rigs) -> Result<Verdict, Unfit> {
 /// Finds out which extensions the machine can load.
 fn probe(rigs: &mut Rigs) -> Result<Features, RigError> {
     let mut features = Features::default();
-    for backend in [Backend::Legacy, Backend::IptablesNft] {
+    for backend in Backend::ALL {
         rigs.get(backend)?.enter()?;
         features.backends.push(backend);
         for family in [Family::V4, Family::V6] {
-            for (name, table, rule) in generate::examples(family) {
-                let text = format!("*{table}\n{rule}\nCOMMIT\n");
+            if backend != Backend::Nft {
+                probe_sets(backend, family, &mut features);
+            }
+            let examples = match backend {
+                Backend::Nft => generate::nft_examples(family),
+                _ => generate::examples(family),
+            };
+            for (name, text) in examples {
+                let text = match backend {
+                    Backend::Nft => format!("flush ruleset\n{text}"),
+                    _ => text,
+                };
                 if rig::load(backend, family, &text).is_err() {
                     features.missing.push((family, backend, name.to_owned()));
                 }
@@ -137,6 +163,20 @@ fn probe(rigs: &mut Rigs) -> Result<Features, RigError> {
         }
     }
     Ok(features)
+}
+
+/// Finds out which types of ipsets there are, and creates a set of each.
+fn probe_sets(backend: Backend, family: Family, features: &mut Features) {
+    let sets = generate::creations(family);
+    let all: Vec<&str> = sets.iter().map(|(_, line)| line.as_str()).collect();
+    if rig::load_sets(&all.join("\n")).is_ok() {
+        return;
+    }
+    for (kind, line) in sets {
+        if rig::load_sets(&line).is_err() {
+            features.missing.push((family, backend, kind.to_owned()));
+        }
+    }
 }
 
 fn many(args: &Prove) -> Status {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use netfilter_model::host::{BridgeQuery, Draws, Env, Host, Ingress, Route, RouteQuery, Socket};
 use netfilter_model::netns::{Answer, Netns, Outcome, Rejection};
 use netfilter_model::packet::{IcmpError, L4, Packet, TcpFlags};
-use netfilter_model::rule::{AddrType, FrameKind, Ruleset};
+use netfilter_model::rule::{AddrType, FrameKind, Rules as _, Ruleset};
+use netfilter_model::set::Sets;
 use netfilter_model::time::SimTime;
 use netfilter_model::traverse::Lookup;
 use netfilter_model::tuple::Protocol;
@@ -231,15 +232,25 @@ impl World {
     }
 }
 
+/// Rules, and the sets that they name.
+pub(super) struct Rules {
+    /// Of x_tables, with those of nftables beside them.
+    pub(super) ruleset: Ruleset,
+    /// ipsets before the first packet.
+    pub(super) sets: Sets,
+}
+
 /// What stays the same while a case runs.
 pub(super) struct Model {
     node: Node,
     rules: Ruleset,
+    sets: Sets,
 }
 
 impl Model {
-    pub(super) fn new(settings: Settings, rules: Ruleset) -> Model {
-        Model { node: Node::new(settings), rules }
+    pub(super) fn new(settings: Settings, rules: Rules) -> Model {
+        let Rules { ruleset, sets } = rules;
+        Model { node: Node::new(settings), rules: ruleset, sets }
     }
 
     /// Sets whether packets are refused silently that have no route, and returns whether some was
@@ -256,6 +267,10 @@ impl Model {
         let mut netns = Netns::default();
         netns.set_lookup(Lookup::RuleByRule);
         netns.limit_icmp_errors(false);
+        netns.memory_mut().sets = self.sets.clone();
+        if let Some(nft) = self.rules.nft() {
+            netns.nft_replaced(nft, SimTime::ZERO);
+        }
         World { netns, history: History::default() }
     }
 

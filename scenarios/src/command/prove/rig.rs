@@ -16,8 +16,9 @@ use netfilter_model::packet::Packet;
 use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, setns, unshare};
 use nix::unistd::Pid;
 
-use super::case::{Backend, Rules};
+use super::case::{Backend, Case};
 use super::connection::Connection;
+use super::generate::NFT_TABLES;
 use super::place::{
     BEHIND, CABLES, DEVICES, Family, LO, OWN, Place, REFUSED, Settings, device_mac,
 };
@@ -50,8 +51,10 @@ pub(super) struct Rig {
     conntrack: Conntrack,
     /// What the node is set to; `None` before the first case.
     settings: Option<Settings>,
-    /// The rules there have lists with names.
-    lists: bool,
+    /// The families of which the rules there have lists with names.
+    lists: Vec<Family>,
+    /// There are rules of nftables beside those of iptables.
+    beside: bool,
     /// The node has a UDP socket.
     _socket: std::net::UdpSocket,
 }
@@ -121,7 +124,8 @@ impl Rig {
             sender,
             conntrack,
             settings: None,
-            lists: false,
+            lists: Vec::new(),
+            beside: false,
             _socket: socket,
         })
     }
@@ -131,25 +135,53 @@ impl Rig {
         setns(&self.node, CloneFlags::CLONE_NEWNET).map_err(|error| machine("setns", error))
     }
 
-    /// Gives the node its settings and rules, and forgets all connections.
-    pub(super) fn prepare(&mut self, settings: Settings, rules: &Rules) -> Result<(), RigError> {
+    /// Gives the node a case's settings and rules, and forgets all connections.
+    pub(super) fn prepare(&mut self, case: &Case) -> Result<(), RigError> {
         self.enter()?;
-        self.set(settings)?;
-        // Lists with a name outlive a table that is replaced by one that names them, too.
-        let named = ["recent", "hashlimit", "set"];
-        let has_lists = rules.lines.iter().any(|line| named.iter().any(|name| line.contains(name)));
-        if self.lists || has_lists {
-            let empty: String = TABLES.iter().map(|name| format!("*{name}\nCOMMIT\n")).collect();
-            let empty =
-                if self.backend == Backend::Nft { "flush ruleset".to_owned() } else { empty };
-            for family in [Family::V4, Family::V6] {
-                load(self.backend, family, &empty)?;
-            }
+        self.set(case.settings)?;
+        let family = case.settings.family;
+        if self.backend == Backend::Nft {
+            // One transaction: the rules take the place of those before.
+            load(Backend::Nft, family, &format!("flush ruleset\n{}", case.rules.text()))?;
+        } else {
+            self.prepare_iptables(case)?;
         }
-        self.lists = has_lists;
-        load(self.backend, settings.family, &rules.text())?;
         self.conntrack.flush()?;
         self.collect();
+        Ok(())
+    }
+
+    fn prepare_iptables(&mut self, case: &Case) -> Result<(), RigError> {
+        let family = case.settings.family;
+        if !case.sets.is_empty() {
+            load_sets(&case.sets.text())?;
+        }
+        // Lists with a name outlive a table that is replaced by one that names them, too. Those of
+        // recent are of both families.
+        let named = ["-m recent", "-m hashlimit"];
+        let has_lists =
+            case.rules.lines.iter().any(|line| named.iter().any(|name| line.contains(name)));
+        if has_lists {
+            let empty: String = TABLES.iter().map(|name| format!("*{name}\nCOMMIT\n")).collect();
+            for of in std::mem::take(&mut self.lists) {
+                load(self.backend, of, &empty)?;
+            }
+        } else {
+            self.lists.retain(|of| *of != family);
+        }
+        load(self.backend, family, &case.rules.text())?;
+        if has_lists {
+            self.lists.push(family);
+        }
+        if self.beside || !case.beside.is_empty() {
+            let table = |(family, name)| {
+                format!("add table {family} {name}\ndelete table {family} {name}\n")
+            };
+            let mut text: String = NFT_TABLES.into_iter().map(table).collect();
+            text += &case.beside.text();
+            load(Backend::Nft, family, &text)?;
+            self.beside = !case.beside.is_empty();
+        }
         Ok(())
     }
 
@@ -251,6 +283,12 @@ pub(super) fn load(backend: Backend, family: Family, text: &str) -> Result<(), R
         Backend::Nft => run("nft", &["-f", "-"], text),
     };
     loaded.map(drop).map_err(RigError::Refused)
+}
+
+/// Loads ipsets into the thread's network namespace: those that are there lose their elements.
+pub(super) fn load_sets(text: &str) -> Result<(), RigError> {
+    let text = format!("flush\n{text}");
+    run("ipset", &["restore", "-exist"], &text).map(drop).map_err(RigError::Refused)
 }
 
 /// Keeps the thread on its processor: the kernel then handles its frames in order.

@@ -1,6 +1,6 @@
 //! Makes a failing case small.
 
-use super::case::{Case, Rules, Step};
+use super::case::{Case, Step};
 use super::place::Settings;
 
 /// Returns the smallest case found for which `fails` still holds, having asked at most so often.
@@ -55,24 +55,34 @@ fn remove_groups(
     }
 }
 
-/// Returns which lines are rules, or declare chains of users.
-fn removable(rules: &Rules) -> Vec<usize> {
+/// Returns which lines are rules, declare chains of users, or add something: text and number.
+fn removable(case: &Case) -> Vec<(usize, usize)> {
     let is_removable = |line: &str| {
         let declares = line.starts_with(':') && line.contains(" - ");
         line.starts_with("-A") || declares || line.starts_with("add ")
     };
-    (0..rules.lines.len()).filter(|at| is_removable(&rules.lines[*at])).collect()
+    let texts = case.texts().into_iter().enumerate();
+    let lines = texts.flat_map(|(of, text)| {
+        text.lines.iter().enumerate().map(move |(at, line)| ((of, at), line))
+    });
+    lines.filter(|(_, line)| is_removable(line)).map(|(at, _)| at).collect()
 }
 
 fn rules_len(case: &Case) -> usize {
-    removable(&case.rules).len()
+    removable(case).len()
 }
 
 fn without_rules(case: &Case, start: usize, end: usize) -> Case {
-    let gone = &removable(&case.rules)[start..end];
-    let left = case.rules.lines.iter().enumerate().filter(|(at, _)| !gone.contains(at));
-    let lines = left.map(|(_, line)| line.clone()).collect();
-    Case { rules: Rules { lines }, ..case.clone() }
+    let gone = &removable(case)[start..end];
+    let mut case = case.clone();
+    for (of, text) in case.texts_mut().into_iter().enumerate() {
+        let mut at = 0;
+        text.lines.retain(|_| {
+            at += 1;
+            !gone.contains(&(of, at - 1))
+        });
+    }
+    case
 }
 
 /// Removes steps, and those that refer to them.
@@ -97,11 +107,11 @@ fn without_steps(case: &Case, start: usize, end: usize) -> Case {
 
 /// Leaves conditions out of rules, one at a time.
 fn simplify_rules(smallest: &mut Case, try_one: &mut impl FnMut(Case, &mut Case) -> bool) {
-    for at in removable(&smallest.rules) {
+    for (of, at) in removable(smallest) {
         let mut part = 0;
-        while let Some(line) = without_part(&smallest.rules.lines[at], part) {
+        while let Some(line) = without_part(&smallest.texts()[of].lines[at], part) {
             let mut candidate = smallest.clone();
-            candidate.rules.lines[at] = line;
+            candidate.texts_mut()[of].lines[at] = line;
             if !try_one(candidate, smallest) {
                 part += 1;
             }
@@ -113,6 +123,9 @@ fn simplify_rules(smallest: &mut Case, try_one: &mut impl FnMut(Case, &mut Case)
 /// header. The chain and the target stay.
 fn without_part(line: &str, part: usize) -> Option<String> {
     let words: Vec<&str> = line.split(' ').collect();
+    if words[0] == "add" {
+        return without_nft_part(&words, part);
+    }
     let begins = |at: usize| {
         let at = if words[at] == "!" { at + 1 } else { at };
         let header = words.get(at).is_some_and(|w| matches!(*w, "-s" | "-d" | "-i" | "-o" | "-p"));
@@ -129,6 +142,40 @@ fn without_part(line: &str, part: usize) -> Option<String> {
     Some(left.copied().collect::<Vec<&str>>().join(" "))
 }
 
+/// Words that begin a condition or statement of nftables, unless they stand behind one that
+/// takes an expression.
+const BEGIN: [&str; 25] = [
+    "ip", "ip6", "tcp", "udp", "th", "icmp", "icmpv6", "meta", "ct", "iif", "oif", "iifname",
+    "oifname", "fib", "numgen", "jhash", "limit", "quota", "counter", "add", "update", "accept",
+    "drop", "notrack", "reject",
+];
+
+/// Returns a rule of nftables without one of its conditions or statements.
+fn without_nft_part(words: &[&str], part: usize) -> Option<String> {
+    // add rule FAMILY TABLE CHAIN …
+    if words.get(1) != Some(&"rule") {
+        return None;
+    }
+    let mut depth = 0_usize;
+    let mut starts = Vec::new();
+    for at in 5..words.len() {
+        let inside = ["set", "to", ".", "original", "reply", "jhash", "(", "with"];
+        let begins =
+            at == 5 || BEGIN.contains(&words[at]) && !inside.contains(&words[at - 1]) && depth == 0;
+        starts.extend(begins.then_some(at));
+        match words[at] {
+            "{" => depth += 1,
+            "}" => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    // Nothing is no rule.
+    let start = *starts.get(part).filter(|_| starts.len() > 1)?;
+    let end = starts.get(part + 1).copied().unwrap_or(words.len());
+    let left = words[..start].iter().chain(&words[end..]);
+    Some(left.copied().collect::<Vec<&str>>().join(" "))
+}
+
 /// Each makes settings nearer to a plain node's in one point.
 const PLAINER: [fn(Settings) -> Settings; 4] = [
     |settings| Settings { bridge_nf: true, ..settings },
@@ -140,7 +187,7 @@ const PLAINER: [fn(Settings) -> Settings; 4] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::prove::case::{Backend, Opening, Transport};
+    use crate::command::prove::case::{Backend, Opening, Rules, Transport};
     use crate::command::prove::place::{Family, Place};
 
     fn open(sport: u16) -> Step {
@@ -180,8 +227,16 @@ mod tests {
             hairpin: true,
             default_route: false,
         };
-        let rules = Rules { lines };
-        Case { name: "x".into(), backend: Backend::Legacy, settings, rules, steps, shares: None }
+        Case {
+            name: "x".into(),
+            backend: Backend::Legacy,
+            settings,
+            sets: Rules::default(),
+            rules: Rules { lines },
+            beside: Rules::default(),
+            steps,
+            shares: None,
+        }
     }
 
     #[test]
@@ -226,5 +281,24 @@ mod tests {
                 "-A X ! -s 1.2.3.4 -p tcp -m tcp ! --dport 80 -j DROP",
             ]
         );
+    }
+
+    #[test]
+    fn parts_of_rules_of_nftables() {
+        let line = "add rule ip t c ip saddr { 1.2.3.4, 1.2.3.5 } meta mark set meta mark or 0x2 \
+                    ip daddr . meta l4proto . th dport vmap @m";
+        let parts: Vec<String> = (0..9).map_while(|part| without_part(line, part)).collect();
+        assert_eq!(
+            parts,
+            [
+                "add rule ip t c meta mark set meta mark or 0x2 \
+                 ip daddr . meta l4proto . th dport vmap @m",
+                "add rule ip t c ip saddr { 1.2.3.4, 1.2.3.5 } \
+                 ip daddr . meta l4proto . th dport vmap @m",
+                "add rule ip t c ip saddr { 1.2.3.4, 1.2.3.5 } meta mark set meta mark or 0x2",
+            ]
+        );
+        assert_eq!(without_part("add rule ip t c drop", 0), None);
+        assert_eq!(without_part("add element ip t s { 1.2.3.4 }", 0), None);
     }
 }

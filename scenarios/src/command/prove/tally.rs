@@ -61,6 +61,15 @@ impl Tally {
             }
             names.extend(words.contains(&"-g").then(|| "-g".to_owned()));
         }
+        let nft = case.rules.lines.iter().chain(&case.beside.lines);
+        for line in nft.filter(|line| line.starts_with("add rule")) {
+            let words = line.split(' ').skip(5);
+            let known = words.filter(|word| NFT_WORDS.contains(word));
+            names.extend(known.map(|word| format!("nft {word}")));
+        }
+        if !case.beside.is_empty() {
+            names.push("both frameworks".to_owned());
+        }
         names.extend(case.shares.as_ref().map(|_| "shares".to_owned()));
         names.sort();
         names.dedup();
@@ -154,6 +163,40 @@ impl Tally {
         text
     }
 }
+
+/// Words of nftables that are counted.
+const NFT_WORDS: [&str; 30] = [
+    "vmap",
+    "map",
+    "numgen",
+    "random",
+    "inc",
+    "jhash",
+    "fib",
+    "limit",
+    "quota",
+    "jump",
+    "goto",
+    "return",
+    "reject",
+    "dnat",
+    "snat",
+    "masquerade",
+    "redirect",
+    "notrack",
+    "zone",
+    "ct",
+    "mark",
+    "update",
+    "add",
+    "dscp",
+    "ttl",
+    "hoplimit",
+    "iifname",
+    "oifname",
+    "flags",
+    "icmpx",
+];
 
 /// Returns whether the word is a target of an extension, not a chain.
 fn is_extension(word: &str) -> bool {

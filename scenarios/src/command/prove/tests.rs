@@ -3,7 +3,7 @@
 use super::*;
 
 fn features() -> Features {
-    Features { backends: vec![Backend::Legacy, Backend::IptablesNft], missing: Vec::new() }
+    Features { backends: Backend::ALL.to_vec(), missing: Vec::new() }
 }
 
 #[test]

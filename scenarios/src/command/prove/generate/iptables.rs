@@ -6,7 +6,9 @@ mod targets;
 use super::super::case::Backend;
 use super::super::place::{Family, Settings};
 use super::super::rig::TABLES;
+use super::ipsets::Known;
 use super::{Dice, Features};
+pub(super) use matches::network;
 
 /// A table that is being filled.
 #[derive(Debug, Default)]
@@ -77,11 +79,19 @@ pub(super) struct Spot<'s> {
     features: &'s Features,
     table: &'static str,
     hook: &'static str,
+    /// There are ipsets.
+    sets: bool,
 }
 
 impl Spot<'_> {
     fn has(&self, name: &str) -> bool {
         self.features.has(self.family, self.backend, name)
+    }
+
+    /// Returns what sets there may be.
+    fn known(&self) -> Known<'_> {
+        let Spot { family, backend, features, .. } = *self;
+        Known { family, backend, features }
     }
 
     fn v4(&self) -> bool {
@@ -93,8 +103,8 @@ impl Spot<'_> {
 pub(super) fn generic(
     dice: &mut Dice,
     settings: Settings,
-    (backend, _, features): (Backend, u64, &Features),
-    amount: usize,
+    (backend, features): (Backend, &Features),
+    (amount, sets): (usize, bool),
     tables: &mut Tables,
 ) {
     let mut random_left = 2;
@@ -108,7 +118,8 @@ pub(super) fn generic(
             if !dice.percent(60) {
                 continue;
             }
-            let spot = Spot { family: settings.family, backend, features, table: name, hook };
+            let family = settings.family;
+            let spot = Spot { family, backend, features, table: name, hook, sets };
             fill(dice, spot, amount, &mut random_left, tables);
             if name != "nat" && dice.percent(4) {
                 tables.policy(name, hook, "DROP");

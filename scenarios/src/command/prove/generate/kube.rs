@@ -13,13 +13,13 @@ pub(super) struct Service {
     pub(super) proto: Transport,
     pub(super) address: IpAddr,
     pub(super) port: u16,
-    node_port: Option<u16>,
-    endpoints: Vec<(IpAddr, u16)>,
-    affinity: bool,
-    masquerade_all: bool,
+    pub(super) node_port: Option<u16>,
+    pub(super) endpoints: Vec<(IpAddr, u16)>,
+    pub(super) affinity: bool,
+    pub(super) masquerade_all: bool,
     /// Traffic from outside goes to endpoints of this node only.
-    local: bool,
-    external: Option<IpAddr>,
+    pub(super) local: bool,
+    pub(super) external: Option<IpAddr>,
 }
 
 impl Service {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::super::place::{Family, Place};
+use super::super::ipsets;
 use super::super::packets::{PORTS, behind_n2, target};
 use super::{Dice, Spot};
 
@@ -11,7 +12,7 @@ fn not(dice: &mut Dice) -> &'static str {
 }
 
 /// Returns an address or a network that holds some.
-pub(super) fn network(dice: &mut Dice, family: Family) -> String {
+pub(in super::super) fn network(dice: &mut Dice, family: Family) -> String {
     let four = ["10.244.0.0/16", "10.244.1.0/24", "10.244.1.2/31", "10.96.0.0/12", "172.18.0.0/16"];
     let six =
         ["fd00:244::/32", "fd00:244:1::/64", "fd00:244:1::2/127", "fd00:96::/64", "fd00:18::/64"];
@@ -85,7 +86,7 @@ pub(super) fn extension(
     let icmp = protocol.is_some_and(|p| p.contains("icmp"));
     let raw = spot.table == "raw";
     let input = matches!(spot.hook, "PREROUTING" | "INPUT" | "FORWARD");
-    let (name, text) = match dice.below(22) {
+    let (name, text) = match dice.below(24) {
         0..=3 => match transport {
             Some(p) => {
                 let side = dice.word(&["dport", "dport", "sport"]);
@@ -246,6 +247,10 @@ pub(super) fn extension(
             },
         },
         20 if spot.hook != "OUTPUT" => physdev(dice, spot),
+        22 | 23 if spot.sets => {
+            let not = not(dice);
+            ("set", ipsets::condition(dice, spot.known(), input, not))
+        }
         _ => match dice.below(3) {
             0 if matches!(spot.hook, "OUTPUT" | "POSTROUTING") => {
                 let text = dice.word(&[
@@ -330,6 +335,14 @@ pub(super) fn examples(family: Family) -> Vec<(&'static str, &'static str, Strin
         ("length", "-m length --length 0:60"),
         ("dscp", "-m dscp --dscp 0x2e"),
         ("physdev", "-m physdev --physdev-is-in"),
+        (
+            "set",
+            if family == Family::V4 {
+                "-m set --match-set four-ip src"
+            } else {
+                "-m set --match-set six-ip src"
+            },
+        ),
         ("mac", "-m mac --mac-source 02:00:00:00:00:01"),
         ("comment", "-m comment --comment x"),
     ];

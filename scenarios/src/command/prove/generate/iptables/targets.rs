@@ -1,6 +1,7 @@
 //! What random rules do.
 
 use super::super::super::place::{CNI0, ETH0, ETH1, Family, Place, own, parse};
+use super::super::ipsets;
 use super::super::packets::{PORTS, behind_n2};
 use super::{Dice, Spot};
 
@@ -13,6 +14,11 @@ pub(super) fn target(
     words: &mut String,
 ) {
     if dice.percent(4) {
+        return;
+    }
+    let input = matches!(spot.hook, "PREROUTING" | "INPUT" | "FORWARD");
+    if spot.sets && spot.table != "nat" && dice.percent(12) && spot.has("SET") {
+        *words += &format!(" -j {}", ipsets::change(dice, spot.known(), input));
         return;
     }
     let (name, text) = match spot.table {
@@ -212,6 +218,11 @@ pub(super) fn examples(family: Family) -> Vec<(&'static str, &'static str, Strin
         ("CLASSIFY", "mangle", "-A POSTROUTING -j CLASSIFY --set-class 1:2".to_owned()),
         ("CT", "raw", "-A PREROUTING -j CT --notrack".to_owned()),
         ("NOTRACK", "raw", "-A PREROUTING -j NOTRACK".to_owned()),
+        (
+            "SET",
+            "mangle",
+            format!("-A PREROUTING -j SET --add-set {}-ip src", if v4 { "four" } else { "six" }),
+        ),
         ("REJECT", "filter", format!("-A INPUT -j REJECT --reject-with {reject}")),
         ("DNAT", "nat", format!("-A PREROUTING -j DNAT --to-destination {to}")),
         ("SNAT", "nat", format!("-A POSTROUTING -j SNAT --to-source {to}")),
