@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use crate::conntrack::{Direction, Entry, Status};
 use crate::hash::{jhash, scale};
+use crate::hook::Hook;
 use crate::host::{Draws, Host, Route, RouteQuery, Socket};
 use crate::nft::expr::{CtKey, Expr, Fib, FibResult, Field, Header, Meta, Payload};
 use crate::nft::rule::{Comparison, Op, Right, Table};
@@ -356,11 +357,15 @@ impl<'e, H: Host, D: Draws> Eval<'e, '_, '_, '_, H, D> {
                 kind => kind,
             });
         }
+        // Kernel: nft_fib.h, nft_fib_can_skip: what comes by the loopback device comes rightly.
+        let looped = matches!(self.cx.hook, Hook::Prerouting | Hook::Input)
+            && self.cx.in_dev == Some(self.cx.host.loopback());
         let dev = match self.cx.host.route(query) {
+            _ if looped => self.cx.host.loopback(),
             Route::Forward { dev, .. } | Route::Bridged { dev, .. } => dev,
             _ => return 0,
         };
-        if (fib.iif || fib.oif) && on != Some(dev) {
+        if !looped && (fib.iif || fib.oif) && on != Some(dev) {
             return 0;
         }
         match fib.result {

@@ -218,7 +218,7 @@ table ip t {
     }
 }
 ",
-        packets: "udp c2 s2; udp c2 c1; udp c2 s1; udp s2 c2; udp s3 c1; udp s2 s1",
+        packets: "udp c2 s2; udp c2 c1; udp c2 s1; udp s2 c2; udp s3 c1; udp s2 s1; udp c1 c1; udp c1 s1",
     },
     Case {
         name: "numbers in turn",
