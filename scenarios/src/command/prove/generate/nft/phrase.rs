@@ -278,7 +278,8 @@ impl Phrase {
                 let of = dice.word(&["saddr", "daddr"]);
                 format!("jhash {ip} {of} mod {modulus} seed 0x7 {}", dice.below(modulus))
             }
-            5 if spot.has("quota") => {
+            // Over IPv6 the kernel sends redirects of its own, which count too.
+            5 if spot.has("quota") && (spot.v4() || spot.hook != "output") => {
                 format!("quota {}{} bytes", dice.word(&["", "over "]), 40 + dice.below(400))
             }
             6 => {
