@@ -1,6 +1,8 @@
 //! What the sender of a dropped packet is told.
 
-use super::{Answer, Flight, Netns, Way};
+use std::net::IpAddr;
+
+use super::{Answer, Flight, Netns, Stopped, Way};
 use crate::conntrack::{CtInfo, Holder, Track};
 use crate::hook::Hook;
 use crate::host::{Draws, Env, Host, Route, RouteQuery, Socket};
@@ -52,7 +54,7 @@ impl Netns {
         if let (RejectWith::TcpReset, Some(ingress)) = (with, rejected.ingress)
             && ingress.port.is_some()
         {
-            flight.out = Some((ingress.dev, about.tuple.src()));
+            flight.out = Some((ingress.dev, self.frame_sender(rejected)));
             return Some(Answer::Sent(self.egress(&flight)));
         }
         // Kernel: nf_conntrack_core.c, nf_conntrack_attach: the answer shares the connection.
@@ -62,8 +64,22 @@ impl Netns {
         match self.run_sent(&mut flight, route, env) {
             Ok(Way::Out) => Some(Answer::Sent(self.egress(&flight))),
             Ok(Way::Local) => Some(Answer::Local(self.delivery(&flight, env.host.loopback()))),
-            Err(_) => None,
+            // What is told about a reset that is rejected in its turn; nothing is about an error.
+            Err(stop) => match self.stopped(flight, stop, env) {
+                Stopped::Dropped(_) => None,
+                Stopped::Rejected(rejection) => Some(rejection.answer),
+            },
         }
+    }
+
+    /// Returns who sent the frame that a packet came in, before translation of its source.
+    fn frame_sender(&self, received: &Flight) -> IpAddr {
+        let track = received.track.as_ref();
+        let entry = track.and_then(|track| {
+            let entry = track.entry(&self.conntrack, &received.entry)?;
+            Some(entry.tuple(track.direction).src())
+        });
+        entry.unwrap_or(received.packet.tuple.src())
     }
 }
 

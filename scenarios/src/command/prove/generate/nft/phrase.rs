@@ -390,7 +390,8 @@ impl Phrase {
             let zone = 1 + dice.below(2);
             let text = match dice.below(4) {
                 0 if spot.has("zone") => format!("ct zone set {zone}"),
-                1 if spot.has("zone") => {
+                // At OUTPUT the kernel's own errors get such a zone too, which differs: docs/prove.md.
+                1 if spot.has("zone") && spot.hook == "prerouting" => {
                     format!("ct {} zone set {zone}", dice.word(&["original", "reply"]))
                 }
                 _ => "notrack".to_owned(),
