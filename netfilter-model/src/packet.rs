@@ -275,7 +275,8 @@ impl Packet {
     /// Returns a TCP segment without data.
     pub fn tcp(id: u64, tuple: Tuple, flags: TcpFlags) -> Packet {
         assert_eq!(tuple.protocol, Protocol::TCP, "a TCP segment with the tuple {tuple:?}");
-        Packet::new(id, tuple, L4::Tcp { flags, segment: None }, 40)
+        let len = if tuple.is_ipv4() { 40 } else { 60 };
+        Packet::new(id, tuple, L4::Tcp { flags, segment: None }, len)
     }
 
     /// Returns the segment that resets a connection; a reset, and what is not TCP, is not answered

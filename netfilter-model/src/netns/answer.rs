@@ -28,7 +28,8 @@ impl Netns {
             RejectWith::TcpReset => Packet::tcp_reset(about.id, about)?,
             RejectWith::Icmp(kind) => {
                 let unrouted = is_unrouted(rejected, hook, route, env.host);
-                icmp_error(about, kind, (query, route, unrouted), env.host)?
+                let way = self.bridged_way(rejected).unwrap_or(route);
+                icmp_error(about, kind, (query, way, unrouted), env.host)?
             }
         };
         if let RejectWith::Icmp(_) = with
@@ -58,7 +59,11 @@ impl Netns {
             return Some(Answer::Sent(self.egress(&flight)));
         }
         // Kernel: nf_conntrack_core.c, nf_conntrack_attach: the answer shares the connection.
+        // A template with zones is shared likewise.
         flight.track = rejected.track.and_then(attached);
+        if rejected.track.is_none() {
+            flight.zones = rejected.zones;
+        }
         flight.entry = rejected.entry.clone();
         flight.ordinal = rejected.ordinal;
         match self.run_sent(&mut flight, route, env) {
@@ -70,6 +75,21 @@ impl Netns {
                 Stopped::Rejected(rejection) => Some(rejection.answer),
             },
         }
+    }
+
+    /// Returns the way by whose device an ICMPv6 error gets its address, if it is not the way to
+    /// the sender: a bridged frame whose destination was rewritten counts as having come in by the
+    /// device by which it is to leave.
+    // Kernel: br_netfilter_ipv6.c, br_nf_pre_routing_finish_ipv6, which routes it; ip6_input.c,
+    // ip6_rcv_core, which takes IP6CB(skb)->iif from the route; icmp.c, icmp6_send
+    fn bridged_way(&self, rejected: &Flight) -> Option<Route> {
+        let Flight { packet, ingress, out, track, entry, .. } = rejected;
+        ingress.filter(|ingress| ingress.port.is_some() && !packet.tuple.is_ipv4())?;
+        let track = track.as_ref()?;
+        let known = track.entry(&self.conntrack, entry)?;
+        let rewritten = known.tuple(track.direction).dst() != packet.tuple.dst();
+        let (dev, next_hop) = out.filter(|_| rewritten)?;
+        Some(Route::Forward { dev, next_hop })
     }
 
     /// Returns who sent the frame that a packet came in, before translation of its source.

@@ -29,13 +29,13 @@ pub(super) fn route_received<H: Host, R, D: Draws>(
     match route {
         Route::Local => Ok(Way::Local),
         Route::Forward { dev, next_hop } => {
+            flight.out = Some((dev, next_hop));
             // Kernel: ip_forward.c, ip_forward: the hop is taken before FORWARD.
             if flight.packet.ttl <= 1 {
                 let tell = Some(RejectWith::Icmp(IcmpError::TimeExceeded));
                 return Err(Stop { hook, reason: DropReason::TtlExpired, tell });
             }
             flight.packet.ttl -= 1;
-            flight.out = Some((dev, next_hop));
             Ok(Way::Out)
         }
         Route::Bridged { dev, port, next_hop } => {
