@@ -33,7 +33,7 @@ use crate::device::DeviceId;
 use crate::hook::{Hook, Table};
 use crate::host::{Draws, Env, Host, Ingress, Note, Route, RouteQuery, Socket};
 use crate::packet::{IcmpError, Packet};
-use crate::rule::{RejectWith, RuleRef, Rules};
+use crate::rule::{AddrType, RejectWith, RuleRef, Rules};
 use crate::traverse::{Lookup, Memory};
 
 use defrag::{Defrag, Whole};
@@ -353,9 +353,11 @@ impl Netns {
             return Ok(Way::Local);
         }
         // Kernel: nf_nat_proto.c, nf_nat_ipv4_pre_routing, nf_nat_ipv6_in: it is routed again.
-        // Kernel: route.c, ip_route_input_slow: of IPv4, an own source from lo goes nowhere but
-        // here. IPv6 asks for no such thing.
-        if dst.is_ipv4() && env.host.route(flight.route_query()) != Route::Local {
+        // Kernel: fib_frontend.c, fib_validate_source: over IPv4 an own source that comes in by a
+        // device is taken for forged, unless accept_local is set. IPv6 asks for no such thing.
+        let src = flight.packet.tuple.src();
+        let is_own = || env.host.addr_type(src, None) == AddrType::Local;
+        if dst.is_ipv4() && (is_own() || env.host.route(flight.route_query()) != Route::Local) {
             let (hook, reason) = (Hook::Prerouting, DropReason::Blackhole);
             return Err(Stop { hook, reason, tell: None });
         }
