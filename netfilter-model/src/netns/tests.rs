@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
 use crate::conntrack::TcpState;
@@ -588,4 +588,28 @@ fn an_answer_about_what_is_not_tracked_is_invalid_and_stays_so() {
     let sent = udp((NODE, 1000), (REMOTE_POD, 53));
     let Outcome::Rejected(rejection) = bench.send(sent) else { panic!() };
     assert!(matches!(rejection.answer, Answer::Local(_)), "{rejection:?}");
+}
+
+#[test]
+fn a_bare_segment_is_as_long_as_its_headers() {
+    let over = |tuple: Tuple| Packet::tcp(1, tuple, SYN).len;
+    assert_eq!(over(Tuple::v4(Protocol::TCP, CLIENT, 1, VIP, 2)), 40);
+    let (a, b) = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
+    assert_eq!(over(Tuple::v6(Protocol::TCP, a, 1, b, 2)), 60);
+}
+
+/// A reset that comes by the loopback device meets the rules of INPUT like any packet.
+#[test]
+fn a_rejected_reset_is_answered() {
+    let mut rules = RulesetBuilder::new();
+    let input = rules.builtin(Table::Filter, Hook::Input);
+    let reset = rule().ctstate(CtStates::NEW).then(Target::Reject(RejectWith::TcpReset));
+    rules.append(Table::Filter, input, reset.protocol(Protocol::TCP));
+    let error = Target::Reject(RejectWith::Icmp(IcmpError::PortUnreachable));
+    rules.append(Table::Filter, input, rule().protocol(Protocol::TCP).then(error));
+    let mut bench = Bench::new(rules.build().unwrap());
+    let Rejection { answer, .. } = rejected(bench.send(tcp((NODE, 1000), (NODE, 80), SYN)));
+    let Answer::Local(Delivery { packet, .. }) = answer else { panic!("{answer:?}") };
+    let L4::IcmpError { quote, .. } = packet.l4 else { panic!("{packet:?}") };
+    assert_eq!(quote, Tuple::v4(Protocol::TCP, NODE, 80, NODE, 1000));
 }
