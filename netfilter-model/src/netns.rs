@@ -35,6 +35,7 @@ use crate::host::{Draws, Env, Host, Ingress, Note, Route, RouteQuery, Socket};
 use crate::packet::{IcmpError, Packet};
 use crate::rule::{AddrType, RejectWith, RuleRef, Rules};
 use crate::traverse::{Lookup, Memory};
+use crate::tuple::Protocol;
 
 use defrag::{Defrag, Whole};
 use limit::IcmpLimit;
@@ -71,6 +72,8 @@ struct Flight {
     bridged: bool,
     /// The socket that a packet made here comes from.
     socket: Option<Socket>,
+    /// The virtual service that the packet was sent to, once IPVS has rewritten it.
+    virtual_end: Option<(Protocol, IpAddr, u16)>,
     /// The zones that rules have put the packet into.
     zones: [u16; 2],
     /// The rule that chose the destination of a new connection. Read from the entry, which has
@@ -550,6 +553,7 @@ impl Flight {
             out_port: None,
             bridged: false,
             socket: in_dev.is_none().then(Socket::default),
+            virtual_end: None,
             zones: [0; 2],
             dnat: None,
             entry: None,

@@ -7,6 +7,8 @@ mod matches;
 mod memory;
 mod recent;
 
+use std::net::IpAddr;
+
 use crate::conntrack::Tracked;
 use crate::device::DeviceId;
 use crate::hook::Hook;
@@ -17,7 +19,7 @@ use crate::rule::{
     Chain, ChainId, CtStates, Nat, Policy, Probability, RejectWith, Rule, RuleRef, Rules,
 };
 use crate::time::SimTime;
-use crate::tuple::Addresses;
+use crate::tuple::{Addresses, Protocol};
 
 use effect::{Effect, apply};
 use matches::rule_matches;
@@ -98,6 +100,8 @@ pub struct Context<'c, H, D> {
     pub out_port: Option<DeviceId>,
     /// The socket that a packet made here comes from.
     pub socket: Option<Socket>,
+    /// The virtual service that a packet was sent to, once IPVS has rewritten it.
+    pub virtual_end: Option<(Protocol, IpAddr, u16)>,
     /// State that rules and callers keep between packets.
     pub memory: &'c mut Memory,
 }

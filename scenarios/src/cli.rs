@@ -166,7 +166,7 @@ pub(crate) struct Rules {
     /// Whose rules, of which proxy
     #[command(flatten)]
     pub(crate) side: RulesSide,
-    /// How to print them; as the kernel lists them if left out: `save`, or `nft`
+    /// How to print them; as the kernel lists them if left out: `save`, `nft` or `ipvsadm`
     #[arg(long, short = 'o', value_enum)]
     pub(crate) output: Option<RulesForm>,
     /// Prints this table alone, of iptables mode
@@ -248,6 +248,8 @@ pub(crate) enum RulesForm {
     L,
     /// As nft list ruleset does
     Nft,
+    /// As ipvsadm -Ln does
+    Ipvsadm,
     /// Counts
     Summary,
 }
@@ -259,6 +261,8 @@ pub(crate) enum RulesMode {
     Iptables,
     /// kube-proxy's nftables mode
     Nftables,
+    /// kube-proxy's IPVS mode
+    Ipvs,
 }
 
 /// Families of `rules`.

@@ -199,6 +199,7 @@ impl Netns {
             ingress: flight.ingress,
             out_port: flight.out_port,
             socket: flight.socket,
+            virtual_end: flight.virtual_end,
             memory: &mut self.memory,
         };
         (&mut flight.packet, cx)

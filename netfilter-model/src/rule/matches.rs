@@ -208,6 +208,8 @@ pub enum Match {
     },
     /// `-m rpfilter`.
     Rpfilter(RpfilterMatch),
+    /// `-m ipvs`.
+    Ipvs(Box<IpvsMatch>),
     /// A match that has one answer in this model, such as `helper` (there are none) or
     /// `policy --pol none` (there is no IPsec).
     Fixed {
@@ -452,6 +454,19 @@ pub struct RpfilterMatch {
     pub accept_local: bool,
     /// `--invert`.
     pub invert: bool,
+}
+
+/// `-m ipvs` about the virtual service that a request was sent to: only packets that IPVS has
+/// rewritten match.
+// Kernel: xt_ipvs.c, ipvs_mt
+#[derive(Clone, Debug, PartialEq)]
+pub struct IpvsMatch {
+    /// `--vproto`.
+    pub protocol: Protocol,
+    /// `--vaddr`.
+    pub address: Prefix,
+    /// `--vport`.
+    pub port: u16,
 }
 
 /// `-m iprange`: first and last address.

@@ -35,9 +35,10 @@ pub(crate) use index::ChainIndex;
 pub use index::RuleKey;
 pub use matches::{
     AddrType, AddrTypeMatch, AddrTypes, ConntrackMatch, CtAddress, CtStates, CtStatuses,
-    DeviceMatch, FlagsMatch, FrameKind, HashlimitMatch, Invertible, IprangeMatch, LimitIface,
-    LimitMatch, Match, Multiport, MultiportSide, OwnerMatch, PhysdevMatch, PortMatch, RecentAction,
-    RecentMatch, RpfilterMatch, SctpMatch, SetMatch, SetSide, TtlCompare, Unsupported,
+    DeviceMatch, FlagsMatch, FrameKind, HashlimitMatch, Invertible, IprangeMatch, IpvsMatch,
+    LimitIface, LimitMatch, Match, Multiport, MultiportSide, OwnerMatch, PhysdevMatch, PortMatch,
+    RecentAction, RecentMatch, RpfilterMatch, SctpMatch, SetMatch, SetSide, TtlCompare,
+    Unsupported,
 };
 pub(crate) use random::Run;
 pub use random::{LAW_BITS, Probability, ProbabilityError, random_run_probabilities};

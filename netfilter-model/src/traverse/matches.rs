@@ -224,6 +224,9 @@ fn holds<H: Host, D: Draws>(condition: &Match, packet: &Packet, cx: &Context<'_,
         }
         Match::Tos { value, mask, invert, .. } => (packet.tos & mask == *value) != *invert,
         Match::Rpfilter(wanted) => rpfilter_matches(*wanted, packet, cx),
+        Match::Ipvs(wanted) => cx.virtual_end.is_some_and(|(protocol, address, port)| {
+            protocol == wanted.protocol && wanted.address.contains(address) && port == wanted.port
+        }),
         Match::Fixed { holds, .. } => *holds,
         Match::Random { .. }
         | Match::Nth { .. }

@@ -49,6 +49,7 @@ fn walk<R: Rules>(
         ingress: Some(Ingress::by(CNI0)),
         out_port: None,
         socket: None,
+        virtual_end: None,
         memory,
     };
     let base = rules.base(table, hook).expect("the table is loaded");

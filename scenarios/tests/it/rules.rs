@@ -147,6 +147,89 @@ fn counts_of_both_modes() {
 }
 
 #[test]
+fn virtual_servers_and_what_surrounds_them() {
+    check(
+        "rules -f tea.yaml --node alpha --mode ipvs",
+        0,
+        &expect![[r#"
+        IP Virtual Server version 1.2.1 (size=4096)
+        Prot LocalAddress:Port Scheduler Flags
+          -> RemoteAddress:Port           Forward Weight ActiveConn InActConn
+        TCP  10.33.0.9:80 rr
+          -> 10.32.1.7:8080               Masq    1      0          0
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha --mode ipvs -o summary",
+        0,
+        &expect![[r#"
+        node                  alpha
+        mode                  ipvs
+        profile               1.30
+        services              1
+        service ports         1
+        endpoints             1
+        virtual servers       1
+        real servers          1
+        addresses             1
+        elements of ipsets    3
+        iptables rules        20
+        net/ipv4/vs/conntrack 1
+        net/ipv4/vs/expire_nodest_conn 1
+        net/ipv4/vs/expire_quiescent_template 1
+        net/ipv4/ip_forward 1
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha --mode ipvs -o S -t filter",
+        0,
+        &expect![[r#"
+        -P INPUT ACCEPT
+        -P FORWARD ACCEPT
+        -P OUTPUT ACCEPT
+        -N KUBE-FORWARD
+        -N KUBE-IPVS-FILTER
+        -N KUBE-IPVS-OUT-FILTER
+        -N KUBE-NODE-PORT
+        -N KUBE-PROXY-FIREWALL
+        -N KUBE-SOURCE-RANGES-FIREWALL
+        -A INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER
+        -A INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
+        -A INPUT -m comment --comment "kubernetes health check rules" -j KUBE-NODE-PORT
+        -A FORWARD -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
+        -A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+        -A OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER
+        -A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT
+        -A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+        -A KUBE-IPVS-FILTER -m set --match-set KUBE-LOAD-BALANCER dst,dst -j RETURN
+        -A KUBE-IPVS-FILTER -m set --match-set KUBE-CLUSTER-IP dst,dst -j RETURN
+        -A KUBE-IPVS-FILTER -m set --match-set KUBE-EXTERNAL-IP dst,dst -j RETURN
+        -A KUBE-IPVS-FILTER -m set --match-set KUBE-EXTERNAL-IP-LOCAL dst,dst -j RETURN
+        -A KUBE-IPVS-FILTER -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j RETURN
+        -A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT --reject-with icmp-port-unreachable
+        -A KUBE-NODE-PORT -m comment --comment "Kubernetes health check node port" -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j ACCEPT
+        -A KUBE-SOURCE-RANGES-FIREWALL -j DROP
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha --mode ipvs -o nft",
+        2,
+        &expect![[r#"
+        error: rules of IPVS mode have no such form
+        help: give one of restore, save, S, L, ipvsadm, summary
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha --mode ipvs -o restore -t nat",
+        2,
+        &expect![[r#"
+        error: `--table` is about rules of iptables
+        help: give `-o save`, `-o S` or `-o L` with it
+    "#]],
+    );
+}
+
+#[test]
 fn two_nodes_in_nftables_mode() {
     let arguments = "rules diff -f tea.yaml --node alpha --to-node beta --mode nftables";
     check(

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! objects ─Objects::state─▶ service ports, endpoints ─categorize─▶ what packets may reach
-//!                                                                    └─ iptables, nftables ─▶ rules
+//!                                                                    └─ iptables, nftables, ipvs ─▶ rules
 //! ```
 //!
 //! [`state`] is what a proxy on a node is told, [`service`] and [`endpoint`] are its parts and
@@ -14,6 +14,7 @@
 
 pub mod endpoint;
 pub mod iptables;
+pub mod ipvs;
 pub mod names;
 pub mod nftables;
 pub mod profile;

@@ -3,6 +3,7 @@
 mod closed_form;
 mod determinism;
 mod independence;
+mod ipvs;
 #[allow(dead_code)] // What only the tests of the packet model need of it.
 #[path = "../../../netfilter-model/tests/it/lab.rs"]
 mod lab;

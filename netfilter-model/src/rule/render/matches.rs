@@ -9,9 +9,9 @@ use crate::packet::TcpFlags;
 use crate::prefix::Prefix;
 use crate::rule::{
     AddrTypeMatch, ConntrackMatch, CtAddress, CtStatuses, DeviceMatch, FrameKind, HashlimitMatch,
-    Invertible, IprangeMatch, LimitIface, LimitMatch, Match, Multiport, MultiportSide, OwnerMatch,
-    PhysdevMatch, PortMatch, RecentAction, RecentMatch, SctpMatch, SetMatch, SetSide, TtlCompare,
-    Unsupported,
+    Invertible, IprangeMatch, IpvsMatch, LimitIface, LimitMatch, Match, Multiport, MultiportSide,
+    OwnerMatch, PhysdevMatch, PortMatch, RecentAction, RecentMatch, SctpMatch, SetMatch, SetSide,
+    TtlCompare, Unsupported,
 };
 use crate::tuple::Family;
 
@@ -134,6 +134,12 @@ pub(super) fn save(out: &mut String, family: Family, condition: &Match) -> fmt::
                 out.push_str(if given { option } else { "" });
             }
             Ok(())
+        }
+        Match::Ipvs(ipvs) => {
+            // iptables: libxt_ipvs.c, ipvs_mt_dump: the protocol is a number
+            let IpvsMatch { protocol, address, port } = &**ipvs;
+            let number = protocol.0;
+            write!(out, " -m ipvs --vproto {number} --vaddr {address} --vport {port}")
         }
         Match::Fixed { written, .. } => save_unsupported(out, written),
         Match::Unsupported(unsupported) => save_unsupported(out, unsupported),

@@ -28,22 +28,7 @@ pub(super) fn print(
         ));
     }
     let proxier = proxier(side).map_err(failed)?;
-    let ruleset = || proxier.to_ruleset().map_err(|error| failed(error.into()));
-    let shown = |ruleset: &Ruleset, of_table: &dyn Fn(Table) -> String| {
-        let tables = [Table::Filter, Table::Nat, Table::Mangle].into_iter();
-        let tables = tables.filter(|&table| only.is_none_or(|only| only == table));
-        let tables: Vec<String> =
-            tables.filter(|&table| !ruleset.chains(table).is_empty()).map(of_table).collect();
-        tables.concat()
-    };
     Ok(match form {
-        RulesForm::Save => {
-            let ruleset = ruleset()?;
-            match only {
-                None => iptables_save(&ruleset),
-                Some(table) => one_table(&iptables_save(&ruleset), table),
-            }
-        }
         RulesForm::Restore => {
             let text = match since {
                 None => proxier.restore(Sync::Full, &[]),
@@ -51,19 +36,31 @@ pub(super) fn print(
             };
             only.map_or_else(|| text.clone(), |table| one_table(&text, table))
         }
-        RulesForm::S => {
-            let ruleset = ruleset()?;
-            shown(&ruleset, &|table| iptables_list_rules(&ruleset, table))
+        RulesForm::Save | RulesForm::S | RulesForm::L => {
+            let ruleset = proxier.to_ruleset().map_err(|error| failed(error.into()))?;
+            listed(&ruleset, form, only)
         }
-        RulesForm::L => {
-            let ruleset = ruleset()?;
-            shown(&ruleset, &|table| iptables_list(&ruleset, table))
-        }
-        RulesForm::Nft => {
+        RulesForm::Nft | RulesForm::Ipvsadm => {
             return Err(super::no_such_form("iptables", "save, restore, S, L, summary"));
         }
         RulesForm::Summary => summary(side, &proxier),
     })
+}
+
+/// Returns what the kernel holds, in one of its forms, of all tables or of one.
+pub(super) fn listed(ruleset: &Ruleset, form: RulesForm, only: Option<Table>) -> String {
+    let of_table: fn(&Ruleset, Table) -> String = match form {
+        RulesForm::S => iptables_list_rules,
+        RulesForm::L => iptables_list,
+        _ => {
+            let text = iptables_save(ruleset);
+            return only.map_or_else(|| text.clone(), |table| one_table(&text, table));
+        }
+    };
+    let tables = [Table::Filter, Table::Nat, Table::Mangle].into_iter();
+    let tables = tables.filter(|&table| only.is_none_or(|only| only == table));
+    let tables = tables.filter(|&table| !ruleset.chains(table).is_empty());
+    tables.map(|table| of_table(ruleset, table)).collect()
 }
 
 fn proxier(side: &Side) -> Result<Proxier, RulesError> {
@@ -81,7 +78,7 @@ fn failed(error: RulesError) -> Wrong {
     (error.to_string(), help.to_owned())
 }
 
-fn parse_table(name: &str) -> Result<Table, Wrong> {
+pub(super) fn parse_table(name: &str) -> Result<Table, Wrong> {
     let mut tables = [Table::Filter, Table::Nat, Table::Mangle].into_iter();
     tables.find(|table| table.name() == name).ok_or_else(|| {
         (format!("no rules are in a table {name}"), "filter, nat and mangle have some".to_owned())

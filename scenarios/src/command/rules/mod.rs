@@ -8,6 +8,7 @@
 
 mod diff;
 mod iptables;
+mod ipvs;
 mod nftables;
 
 use std::collections::BTreeSet;
@@ -95,14 +96,7 @@ fn side(objects: &Objects, args: &RulesSide) -> Result<Side, Wrong> {
         None => match configured.unwrap_or_default() {
             ProxyMode::Iptables => RulesMode::Iptables,
             ProxyMode::Nftables => RulesMode::Nftables,
-            ProxyMode::Ipvs => {
-                return Err((
-                    "the configuration asks for mode ipvs, whose rules are not written yet"
-                        .to_owned(),
-                    "give `--mode iptables` or `--mode nftables` to see the same objects there"
-                        .to_owned(),
-                ));
-            }
+            ProxyMode::Ipvs => RulesMode::Ipvs,
         },
     };
     let state = objects.state(&node, family, profile);
@@ -155,6 +149,12 @@ fn printed(
 ) -> Result<String, Wrong> {
     match side.mode {
         RulesMode::Iptables => iptables::print(side, since, form.unwrap_or(RulesForm::Save), table),
+        RulesMode::Ipvs if since.is_some() => Err((
+            "`--since` is about iptables mode".to_owned(),
+            "IPVS mode writes everything anew each time; `rulelag rules diff` shows what changed"
+                .to_owned(),
+        )),
+        RulesMode::Ipvs => ipvs::print(side, form.unwrap_or(RulesForm::Ipvsadm), table),
         RulesMode::Nftables if table.is_some() || since.is_some() => Err((
             "`--table` and `--since` are about iptables mode".to_owned(),
             "nftables mode keeps one table; `rulelag rules diff` shows what changed".to_owned(),

@@ -160,7 +160,7 @@ fn node_ports(state: &State, localhost: bool) -> NodePorts {
 
 impl Detector {
     /// Adds the condition that a packet is, or is not, of the cluster's own Pods.
-    pub(super) fn ask(&self, rule: Rule, local: bool) -> Rule {
+    pub(in crate::proxy) fn ask(&self, rule: Rule, local: bool) -> Rule {
         let invert = !local;
         rule.with(match self {
             Detector::Source(prefix) => Match::Source { prefix: prefix.clone(), invert },
@@ -322,7 +322,7 @@ fn loopback() -> Prefix {
     Prefix::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8)
 }
 
-pub(super) fn random_fully() -> NatRange {
+pub(in crate::proxy) fn random_fully() -> NatRange {
     let flags = NatFlags { random_fully: true, ..NatFlags::default() };
     NatRange::keep().with_flags(flags)
 }
