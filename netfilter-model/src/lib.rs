@@ -22,6 +22,7 @@
 //! - [`read`]: what iptables, ipset, ipvsadm and their like print, read back, with a remark for
 //!   what is not understood.
 //! - [`ipvs`]: services of IPVS as data.
+//! - [`ebpf`]: Services in eBPF maps, and what Cilium's programs do with sockets and packets.
 //! - [`rule`]: matches, targets, chains; building and checking whole rulesets or parts of them;
 //!   writing them as `iptables-save` does.
 //! - [`traverse`]: the loop over rules.
@@ -42,7 +43,7 @@
 //! loopback, rerouting. What cannot be modelled is kept, named, and taken both ways.
 //!
 //! Not modelled: payload and checksums, helpers of connection tracking, the path MTU, queues and
-//! neighbour tables (the caller's), what IPVS does with packets, eBPF.
+//! neighbour tables (the caller's), what IPVS does with packets.
 //!
 //! ```
 //! use netfilter_model::hook::{Hook, Table};
@@ -68,6 +69,7 @@
 
 pub mod conntrack;
 mod device;
+pub mod ebpf;
 pub mod exact;
 mod hash;
 pub mod hook;
