@@ -166,7 +166,7 @@ pub(crate) struct Rules {
     /// Whose rules, of which proxy
     #[command(flatten)]
     pub(crate) side: RulesSide,
-    /// How to print them; as the kernel lists them if left out: `save`, `nft` or `ipvsadm`
+    /// How to print them; as the kernel lists them if left out: `save`, `nft`, `ipvsadm` or `ebpf`
     #[arg(long, short = 'o', value_enum)]
     pub(crate) output: Option<RulesForm>,
     /// Prints this table alone, of iptables mode
@@ -250,6 +250,8 @@ pub(crate) enum RulesForm {
     Nft,
     /// As ipvsadm -Ln does
     Ipvsadm,
+    /// As cilium bpf lb list does
+    Ebpf,
     /// Counts
     Summary,
 }
@@ -263,6 +265,8 @@ pub(crate) enum RulesMode {
     Nftables,
     /// kube-proxy's IPVS mode
     Ipvs,
+    /// No kube-proxy: Cilium's eBPF maps
+    Ebpf,
 }
 
 /// Families of `rules`.

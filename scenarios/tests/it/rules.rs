@@ -317,3 +317,142 @@ fn what_is_asked_for_wrongly() {
     "#]],
     );
 }
+
+/// What a cluster without kube-proxy has from the start. `hubble-peer` takes number 2, and the
+/// ports of `kube-dns` the numbers 3 and 4.
+const NO_KUBE_PROXY: &str = "\
+apiVersion: v1
+kind: Node
+metadata: { name: worker-1 }
+status: { addresses: [{ type: InternalIP, address: 10.0.0.131 }] }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: kubernetes, namespace: default }
+spec: { clusterIP: 10.96.0.1, ports: [{ name: https, port: 443, targetPort: 6443 }] }
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: { name: kubernetes, namespace: default, labels: { kubernetes.io/service-name: kubernetes } }
+addressType: IPv4
+ports: [{ name: https, port: 6443 }]
+endpoints: [{ addresses: [10.0.0.120] }]
+---
+apiVersion: v1
+kind: Service
+metadata: { name: hubble-peer, namespace: kube-system }
+spec: { clusterIP: 10.96.0.9, ports: [{ name: peer-service, port: 443, targetPort: 4244 }] }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: kube-dns, namespace: kube-system }
+spec:
+  clusterIP: 10.96.0.10
+  ports:
+    - { name: dns, port: 53, protocol: UDP }
+    - { name: dns-tcp, port: 53, protocol: TCP }
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: { name: kube-dns-1, namespace: kube-system, labels: { kubernetes.io/service-name: kube-dns } }
+addressType: IPv4
+ports: [{ name: dns, port: 53, protocol: UDP }, { name: dns-tcp, port: 53, protocol: TCP }]
+endpoints: [{ addresses: [10.244.0.150], nodeName: worker-1 }]
+";
+
+fn without_kube_proxy(arguments: &str) -> String {
+    let folder = Folder::new();
+    folder.write("cluster.yaml", NO_KUBE_PROXY);
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    folder.run(&arguments).ends_with(0).stdout
+}
+
+#[test]
+fn s3_26_the_map_listing_has_the_lines_of_the_article() {
+    let listing = without_kube_proxy("rules -f cluster.yaml --mode ebpf -o ebpf");
+    for expected in [
+        "SERVICE ADDRESS        BACKEND ADDRESS (REVNAT_ID) (SLOT)",
+        "10.96.0.10:53/TCP (1)  10.244.0.150:53/TCP (4) (1)",
+        "10.96.0.1:443/TCP (1)  10.0.0.120:6443/TCP (1) (1)",
+    ] {
+        assert!(listing.lines().any(|line| line == expected), "{listing}");
+    }
+    assert_eq!(without_kube_proxy("rules -f cluster.yaml --mode ebpf"), listing, "the default");
+}
+
+#[test]
+fn s3_24_no_kube_proxy_pod_and_no_kube_chain() {
+    let summary = without_kube_proxy("rules -f cluster.yaml --mode ebpf -o summary");
+    expect![[r#"
+        node                  worker-1
+        mode                  ebpf
+        services              3
+        service ports         4
+        endpoints             3
+        kube-proxy Pods       0
+        KUBE- chains          0
+        service entries       7 of 65536
+        backend entries       3
+        rev-NAT entries       4
+        affinity entries      0
+        source ranges         0
+    "#]]
+    .assert_eq(&summary);
+    for form in ["save", "S", "L"] {
+        let rules = without_kube_proxy(&format!("rules -f cluster.yaml --mode ebpf -o {form}"));
+        assert!(rules.contains("PREROUTING") && !rules.contains("KUBE-"), "{form}\n{rules}");
+        let rules = without_kube_proxy(&format!("rules -f cluster.yaml --mode iptables -o {form}"));
+        assert!(rules.contains("KUBE-SERVICES"), "{form}\n{rules}");
+    }
+}
+
+/// The manifest is not changed by one character between the modes.
+#[test]
+fn s3_27_one_manifest_serves_every_mode() {
+    let listed = ["iptables", "nftables", "ipvs", "ebpf"]
+        .map(|mode| without_kube_proxy(&format!("rules -f cluster.yaml --mode {mode}")));
+    for text in &listed {
+        for part in ["10.96.0.10", "10.244.0.150", "10.0.0.120", "6443"] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn two_nodes_in_mode_ebpf() {
+    check(
+        "rules diff -f tea.yaml --node alpha --to-node beta --mode ebpf",
+        1,
+        &expect![[r#"
+        -10.33.0.9:80/TCP (1) 10.32.1.7:8080/TCP (1) (1)
+    "#]],
+    );
+}
+
+#[test]
+fn forms_that_maps_do_not_have() {
+    check(
+        "rules -f tea.yaml --node alpha --mode ebpf -o nft",
+        2,
+        &expect![[r#"
+        error: rules of ebpf mode have no such form
+        help: give one of ebpf, save, S, L, summary
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha --mode ebpf -t nat",
+        2,
+        &expect![[r#"
+        error: `--table` and `--since` are about iptables mode
+        help: mode ebpf keeps maps; `rulelag rules diff` shows what changed
+    "#]],
+    );
+    check(
+        "rules -f tea.yaml --node alpha -o ebpf",
+        2,
+        &expect![[r#"
+        error: rules of iptables mode have no such form
+        help: give one of save, restore, S, L, summary
+    "#]],
+    );
+}

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! objects ─Objects::state─▶ service ports, endpoints ─categorize─▶ what packets may reach
-//!                                                                    └─ iptables, nftables, ipvs ─▶ rules
+//!                                              ├─ iptables, nftables, ipvs ─▶ rules
+//!                                              └─ ebpf ─▶ maps
 //! ```
 //!
 //! [`state`] is what a proxy on a node is told, [`service`] and [`endpoint`] are its parts and
@@ -12,6 +13,7 @@
 //! In the simulator, rules are kept once, as versions in the Services' histories; a node's rules
 //! at a time are a view of them ([`iptables::NodeRules`]).
 
+pub mod ebpf;
 pub mod endpoint;
 pub mod iptables;
 pub mod ipvs;

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use similar::{Algorithm, ChangeTag, capture_diff_slices};
 
-use super::{Status, bad_input, print, printed, read};
-use crate::cli::{RulesDiff, RulesSide};
+use super::{Status, Wrong, bad_input, print, printed, read};
+use crate::cli::{RulesDiff, RulesMode, RulesSide};
 use crate::file::Reader;
 
 /// Compares two sides; only what differs is printed.
@@ -25,7 +25,11 @@ pub(super) fn execute(args: &RulesDiff) -> Status {
     if reader.finish() {
         return Status::BadInput;
     }
-    let texts = sides.map(|side| printed(&side?, None, *output, None));
+    let texts = sides.map(|side| {
+        let side = side?;
+        let text = printed(&side, None, *output, None)?;
+        Ok::<_, Wrong>(if side.mode == RulesMode::Ebpf { one_blank(&text) } else { text })
+    });
     match texts {
         [Err(wrong), _] | [_, Err(wrong)] => bad_input(&wrong),
         [Ok(before), Ok(after)] => {
@@ -34,6 +38,12 @@ pub(super) fn execute(args: &RulesDiff) -> Status {
             if differences.is_empty() { Status::Held } else { Status::NotHeld }
         }
     }
+}
+
+/// Returns lines without the alignment of their columns, which depends on the longest entry.
+fn one_blank(text: &str) -> String {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.lines().map(|line| words(line) + "\n").collect()
 }
 
 /// The lines of a text, by the table and chain that they belong to.

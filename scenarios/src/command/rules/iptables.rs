@@ -40,7 +40,7 @@ pub(super) fn print(
             let ruleset = proxier.to_ruleset().map_err(|error| failed(error.into()))?;
             listed(&ruleset, form, only)
         }
-        RulesForm::Nft | RulesForm::Ipvsadm => {
+        RulesForm::Nft | RulesForm::Ipvsadm | RulesForm::Ebpf => {
             return Err(super::no_such_form("iptables", "save, restore, S, L, summary"));
         }
         RulesForm::Summary => summary(side, &proxier),

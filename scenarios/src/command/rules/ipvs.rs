@@ -30,7 +30,9 @@ pub(super) fn print(side: &Side, form: RulesForm, table: Option<&str>) -> Result
         RulesForm::Restore => Ok(rules.restore()),
         RulesForm::Ipvsadm => Ok(rules.servers().list()),
         RulesForm::Summary => Ok(summary(side, &rules)),
-        RulesForm::Nft => Err(no_such_form("IPVS", "restore, save, S, L, ipvsadm, summary")),
+        RulesForm::Nft | RulesForm::Ebpf => {
+            Err(no_such_form("IPVS", "restore, save, S, L, ipvsadm, summary"))
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! A mode is a module of its own that gives a [`Printed`] for a [`State`] and a form.
 
 mod diff;
+mod ebpf;
 mod iptables;
 mod ipvs;
 mod nftables;
@@ -155,6 +156,11 @@ fn printed(
                 .to_owned(),
         )),
         RulesMode::Ipvs => ipvs::print(side, form.unwrap_or(RulesForm::Ipvsadm), table),
+        RulesMode::Ebpf if table.is_some() || since.is_some() => Err((
+            "`--table` and `--since` are about iptables mode".to_owned(),
+            "mode ebpf keeps maps; `rulelag rules diff` shows what changed".to_owned(),
+        )),
+        RulesMode::Ebpf => ebpf::print(side, form.unwrap_or(RulesForm::Ebpf)),
         RulesMode::Nftables if table.is_some() || since.is_some() => Err((
             "`--table` and `--since` are about iptables mode".to_owned(),
             "nftables mode keeps one table; `rulelag rules diff` shows what changed".to_owned(),

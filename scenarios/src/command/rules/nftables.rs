@@ -22,7 +22,7 @@ pub(super) fn print(side: &Side, form: RulesForm) -> Result<String, Wrong> {
             rules.into_ruleset().map(|ruleset| nft_list(&ruleset)).map_err(refused)
         }
         RulesForm::Summary => Ok(summary(side, &rules)),
-        RulesForm::Save | RulesForm::S | RulesForm::L | RulesForm::Ipvsadm => {
+        RulesForm::Save | RulesForm::S | RulesForm::L | RulesForm::Ipvsadm | RulesForm::Ebpf => {
             Err(no_such_form("nftables", "restore, nft, summary"))
         }
     }

@@ -103,7 +103,7 @@ impl Nftables {
 /// but loopback ones.
 ///
 /// Kubernetes: pkg/proxy/util/nodeport_addresses.go, NewNodePortAddresses, GetNodeIPs.
-fn node_port_ips(state: &State) -> Option<Vec<IpAddr>> {
+pub(super) fn node_port_ips(state: &State) -> Option<Vec<IpAddr>> {
     let NodePortAddresses::Ranges(ranges) = &state.config.node_port_addresses else {
         return Some(vec![state.node.host_ip]);
     };
