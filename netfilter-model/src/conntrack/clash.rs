@@ -58,10 +58,9 @@ impl Conntrack {
                 return Err(Unconfirmed::ChainTooLong);
             }
         }
-        let mut entry = own.take().expect("just looked at");
-        entry.status.insert(Status::CONFIRMED);
+        own.as_mut().expect("just looked at").status.insert(Status::CONFIRMED);
         self.stats.insert += 1;
-        Ok(Confirmed { at: self.enter(entry), reversed: false })
+        Ok(Confirmed { at: self.enter(own), reversed: false })
     }
 
     /// Returns the live entry that is found by the tuple of a direction of a tentative one.
@@ -99,13 +98,13 @@ impl Conntrack {
                 return Ok(Confirmed { at: self.entry_ref(index), reversed });
             }
             if reply.is_none() {
-                let mut loser = own.take().expect("just looked at");
+                let loser = own.as_mut().expect("just looked at");
                 loser.deadline = now + LOSER_TIMEOUT;
                 for fact in [Status::CONFIRMED, Status::FIXED_TIMEOUT, Status::NAT_CLASH] {
                     loser.status.insert(fact);
                 }
                 self.stats.clash_resolve += 1;
-                return Ok(Confirmed { at: self.enter(loser), reversed: false });
+                return Ok(Confirmed { at: self.enter(own), reversed: false });
             }
         }
         self.stats.insert_failed += 1;

@@ -23,15 +23,25 @@ struct Line {
 impl Line {
     const EMPTY: Line = Line { nodes: [0; SLOTS], tags: [0; SLOTS], passed: 0 };
 
-    /// Returns the slots with a tag, a bit each.
+    /// Returns the slots with a tag: the highest bit of the byte of each.
     #[inline]
-    fn tagged(&self, tag: u8) -> u32 {
-        let mut slots = 0;
-        for (slot, other) in self.tags.iter().enumerate() {
-            slots |= u32::from(*other == tag) << slot;
-        }
-        slots
+    fn tagged(&self, tag: u8) -> u128 {
+        const LOW: u128 = u128::from_ne_bytes([0x7f; 16]);
+        let (first, last) =
+            (self.tags.first_chunk().expect("8"), self.tags.last_chunk().expect("4"));
+        let tags =
+            u128::from(u64::from_le_bytes(*first)) | u128::from(u32::from_le_bytes(*last)) << 64;
+        // A byte is 0 if the tag is there; no byte's sum reaches the next.
+        let other = tags ^ u128::from_ne_bytes([tag; 16]);
+        let slots = (1 << (8 * SLOTS)) - 1;
+        !((other & LOW) + LOW | other | LOW) & slots
     }
+}
+
+/// Returns the first of some slots.
+#[inline]
+const fn first(slots: u128) -> usize {
+    slots.trailing_zeros() as usize / 8
 }
 
 /// A hash table of nodes. Never iterated by who asks it.
@@ -72,7 +82,7 @@ impl Index {
             let line = &self.lines[at];
             let mut slots = line.tagged(tag);
             while slots != 0 {
-                let node = line.nodes[slots.trailing_zeros() as usize];
+                let node = line.nodes[first(slots)];
                 if is_meant(node) {
                     return Some(node);
                 }
@@ -103,7 +113,7 @@ impl Index {
             let line = &mut self.lines[at];
             let free = line.tagged(0);
             if free != 0 {
-                let slot = free.trailing_zeros() as usize;
+                let slot = first(free);
                 (line.tags[slot], line.nodes[slot]) = (tag, node);
                 return;
             }
@@ -133,7 +143,7 @@ impl Index {
             let line = &mut self.lines[at];
             let mut slots = line.tagged(tag);
             while slots != 0 {
-                let slot = slots.trailing_zeros() as usize;
+                let slot = first(slots);
                 if line.nodes[slot] == node {
                     line.tags[slot] = 0;
                     self.len -= 1;

@@ -123,7 +123,7 @@ impl Conntrack {
         if taken(Direction::Original) || taken(Direction::Reply) {
             return Err(TupleTaken);
         }
-        self.enter(entry);
+        self.enter(&mut Some(entry));
         Ok(())
     }
 }

@@ -307,8 +307,9 @@ impl Conntrack {
         !gives_way
     }
 
-    /// Enters an entry by the tuples by which it is to be found.
-    pub(super) fn enter(&mut self, entry: Entry) -> EntryRef {
+    /// Enters an entry by the tuples by which it is to be found, and takes it.
+    pub(super) fn enter(&mut self, own: &mut Option<Entry>) -> EntryRef {
+        let entry = own.as_ref().expect("an entry to enter");
         self.absent = [None; 2];
         let index = self.free.pop().unwrap_or_else(|| {
             self.slab.push(Cell { generation: 0, newer: None, older: None, entry: None });
@@ -316,8 +317,8 @@ impl Conntrack {
         });
         let hashes = [hash(&entry.original, entry.zones[0]), hash(&entry.reply, entry.zones[1])];
         let rewrites_source = entry.status.contains(Status::SRC_NAT);
-        let directions = directions(&entry);
-        self.slab[index as usize].entry = Some(entry);
+        let directions = directions(entry);
+        self.slab[index as usize].entry = own.take();
         for direction in directions {
             let node = node_of(index, *direction);
             let node_hash = hashes[*direction as usize];

@@ -29,9 +29,15 @@ impl Netns {
         flight.seen_out_dev = out_dev.filter(|_| hook.has_output_device());
         env.draws.note(Note::Hook(hook, &flight.packet));
         let Some(nft) = env.rules.nft() else {
-            return steps(hook)
-                .iter()
-                .try_for_each(|(_, step)| self.run_step(*step, hook, flight, env));
+            for (_, step) in steps(hook) {
+                if let Step::Table(table) = step
+                    && env.rules.base(*table, hook).is_none()
+                {
+                    continue;
+                }
+                self.run_step(*step, hook, flight, env)?;
+            }
+            return Ok(());
         };
         for (_, step) in nft.steps(flight.packet.tuple.src().is_ipv4(), hook) {
             match step {
