@@ -33,8 +33,9 @@ impl Line {
             u128::from(u64::from_le_bytes(*first)) | u128::from(u32::from_le_bytes(*last)) << 64;
         // A byte is 0 if the tag is there; no byte's sum reaches the next.
         let other = tags ^ u128::from_ne_bytes([tag; 16]);
+        let sums = (other & LOW) + LOW;
         let slots = (1 << (8 * SLOTS)) - 1;
-        !((other & LOW) + LOW | other | LOW) & slots
+        !(sums | other | LOW) & slots
     }
 }
 

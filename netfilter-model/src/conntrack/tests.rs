@@ -17,7 +17,7 @@ fn at(seconds: u64) -> SimTime {
 /// Tracks a packet and confirms a new connection.
 fn pass(table: &mut Conntrack, now: SimTime, packet: &Packet) -> Result<CtInfo, Unconfirmed> {
     let mut own = None;
-    let track = table.track(now, packet, [0; 2], true, &mut own).expect("there is room");
+    let track = table.track(now, packet, [0; 2], true, &mut own, || ()).expect("there is room");
     if track.holder == Holder::Tentative {
         table.confirm(now, &mut own)?;
     }
@@ -118,14 +118,14 @@ fn a_full_table_of_assured_connections_refuses_until_the_collector_has_run() {
     }
     let syn = tcp((CLIENT, 999), (VIP, 80), TcpFlags::SYN);
     let mut own = None;
-    assert!(table.track(at(2), &syn, [0; 2], true, &mut own).is_err(), "all are assured");
+    assert!(table.track(at(2), &syn, [0; 2], true, &mut own, || ()).is_err(), "all are assured");
     assert_eq!(table.stats().drop, 1);
     assert_eq!(
         pass(&mut table, at(2), &tcp((CLIENT, 50), (VIP, 80), TcpFlags::ACK)).unwrap(),
         CtInfo::Established,
         "known connections go on"
     );
-    assert!(table.track(at(59), &syn, [0; 2], true, &mut own).is_err());
+    assert!(table.track(at(59), &syn, [0; 2], true, &mut own, || ()).is_err());
     assert_eq!(pass(&mut table, at(60), &syn), Ok(CtInfo::New));
     assert_eq!(table.len(), 95, "closing connections went until 95 % was in use");
     let states = table.entries(at(60)).filter(|entry| entry.status().contains(Status::ASSURED));
@@ -159,7 +159,7 @@ fn deleting_lets_the_next_packet_be_new() {
 /// A tentative entry for a packet.
 fn tentative(table: &mut Conntrack, packet: &Packet) -> Entry {
     let mut own = None;
-    let _ = table.track(at(0), packet, [0; 2], true, &mut own).expect("there is room");
+    let _ = table.track(at(0), packet, [0; 2], true, &mut own, || ()).expect("there is room");
     own.expect("a new connection")
 }
 
@@ -235,7 +235,8 @@ fn zones_keep_equal_flows_apart() {
     let answer = Packet { tuple: query.tuple.reply(), ..query };
     let mut see = |packet: &Packet, zones| {
         let mut own = None;
-        let track = table.track(at(0), packet, zones, true, &mut own).expect("there is room");
+        let track =
+            table.track(at(0), packet, zones, true, &mut own, || ()).expect("there is room");
         if track.holder == Holder::Tentative {
             table.confirm(at(0), &mut own).expect("no clash");
         }
@@ -250,9 +251,9 @@ fn zones_keep_equal_flows_apart() {
     // A zone of the original direction alone: answers come in outside of zones.
     let mut table = Conntrack::new(Sysctls::default());
     let mut own = None;
-    let _ = table.track(at(0), &query, [7, 0], true, &mut own).expect("there is room");
+    let _ = table.track(at(0), &query, [7, 0], true, &mut own, || ()).expect("there is room");
     table.confirm(at(0), &mut own).expect("no clash");
-    let back = table.track(at(0), &answer, [0; 2], true, &mut own).expect("there is room");
+    let back = table.track(at(0), &answer, [0; 2], true, &mut own, || ()).expect("there is room");
     assert_eq!(back.info, CtInfo::Established);
     assert_eq!(table.list(at(0))[0].zones, [7, 0]);
 }
@@ -266,7 +267,7 @@ fn packets_that_belong_to_nothing_are_invalid() {
     };
     let bad = Packet { bad_checksum: true, ..udp((CLIENT, 9), (VIP, 53)) };
     let invalid = |table: &mut Conntrack, packet: &Packet, received| {
-        let track = table.track(at(0), packet, [0; 2], received, &mut None);
+        let track = table.track(at(0), packet, [0; 2], received, &mut None, || ());
         track.expect("there is room").info == CtInfo::Invalid
     };
     assert!(invalid(&mut table, &bad, true));
@@ -331,7 +332,7 @@ proptest! {
                 false => udp((from, sport), (to, dport)),
             };
             let mut own = None;
-            let Ok(track) = table.track(at(now), &packet, [0; 2], true, &mut own) else { continue };
+            let Ok(track) = table.track(at(now), &packet, [0; 2], true, &mut own, || ()) else { continue };
             if track.holder == Holder::Tentative {
                 let entry = own.as_mut().unwrap();
                 if let Some((_, _, backend, port, _)) = rewrite {
@@ -410,7 +411,7 @@ proptest! {
         for (port, answered) in (1..).zip(opened) {
             let syn = tcp((CLIENT, port), (VIP, 80), TcpFlags::SYN);
             let mut own = None;
-            let full = table.track(at(0), &syn, [0; 2], true, &mut own).is_err();
+            let full = table.track(at(0), &syn, [0; 2], true, &mut own, || ()).is_err();
             if full {
                 continue;
             }

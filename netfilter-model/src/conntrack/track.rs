@@ -18,7 +18,7 @@ const STREAM_AFTER: Duration = Duration::from_secs(2);
 impl Conntrack {
     /// Finds the packet's entry or makes a tentative one, which is put into `own`.
     ///
-    /// `zones` are what rules have put the packet into; `received` tells that it comes from the
+    /// `unknown` is called before one is made. `zones` are what rules have put the packet into; `received` tells that it comes from the
     /// network, where checksums are looked at.
     // Kernel: nf_conntrack_core.c, nf_conntrack_in
     #[inline]
@@ -29,6 +29,7 @@ impl Conntrack {
         zones: [u16; 2],
         received: bool,
         own: &mut Option<Entry>,
+        unknown: impl FnOnce(),
     ) -> Result<Track, TableFull> {
         if packet.bad_checksum && received && self.sysctls.checksum {
             return Ok(self.invalid(packet));
@@ -44,6 +45,7 @@ impl Conntrack {
         {
             return Ok(track);
         }
+        unknown();
         self.create(now, packet, zones, own)
     }
 

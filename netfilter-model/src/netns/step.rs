@@ -91,7 +91,13 @@ impl Netns {
         }
         let received = hook == Hook::Prerouting;
         let (zones, own) = (flight.zones, &mut flight.entry);
-        let track = self.conntrack.track(env.now, &flight.packet, zones, received, own);
+        let packet = &flight.packet;
+        let unknown = || {
+            if let Some(code) = env.rules.code(Table::Nat) {
+                code.look_ahead(&packet.tuple);
+            }
+        };
+        let track = self.conntrack.track(env.now, packet, zones, received, own, unknown);
         let full = |_| Stop { hook, reason: DropReason::TableFull, tell: None };
         let mut track = track.map_err(full)?;
         // Kernel: nf_conntrack_core.c, nf_conntrack_in: an ICMP error about nothing leaves what it

@@ -7,13 +7,13 @@
 //! to the rule.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::net::IpAddr;
 
-use crate::packet::Packet;
 use crate::rule::{
     Chain, Match, Nat, NatAddresses, NatFlags, NatRange, PortMatch, Rule, RuleKey, Target,
 };
-use crate::tuple::{Addresses, Protocol};
+use crate::tuple::{Addresses, Protocol, Tuple};
 
 /// Operations: the low byte of a word. The byte above holds 1 for `!`.
 pub(crate) mod op {
@@ -54,6 +54,12 @@ pub(crate) mod op {
     pub(crate) const END: u32 = 15;
     /// `[RETURN]`
     pub(crate) const RETURN: u32 = 16;
+    /// `[ENDPOINTS | rules << 8, position, law, limits, end, endpoint …]`: a [`RUN`] whose targets
+    /// are all chains of an endpoint, as kube-proxy writes them: what comes from the endpoint's own
+    /// address is marked, the rest goes there. So much of such a chain is here that few packets
+    /// need the chain: `[chain, DNAT | protocol << 8 | port << 16, address, owner, item]`, where
+    /// the chain is a number and the protocol may be 0 for any.
+    pub(crate) const ENDPOINTS: u32 = 17;
     /// `!`
     pub(crate) const NOT: u32 = 1 << 8;
 }
@@ -70,8 +76,14 @@ pub(crate) const CALL: u32 = 1 << 31;
 /// In an index, stands for several rules of one key.
 const SEVERAL: u32 = u32::MAX;
 
+/// Words of an endpoint in [`op::ENDPOINTS`].
+pub(crate) const ENDPOINT: u32 = 5;
+
 /// Words of a cache line.
 const LINE: usize = 16;
+
+/// Lines of a called chain that are worth waiting for early: a Service with ten endpoints.
+const AHEAD: usize = 5;
 
 /// The code of a table.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +94,8 @@ pub struct Code {
     /// Where each chain begins.
     starts: Box<[u32]>,
     indexes: Box<[CodeIndex]>,
+    /// The largest of them.
+    largest: Option<u32>,
     /// The limits of the laws of runs. Most runs are of few lengths, and fair: they share theirs.
     limits: Box<[u64]>,
 }
@@ -111,7 +125,7 @@ impl Entry {
 
 /// Returns a packed key: address, protocol, port.
 #[inline]
-fn packed(dst: u32, protocol: Protocol, dport: u16) -> u64 {
+pub(crate) fn packed(dst: u32, protocol: Protocol, dport: u16) -> u64 {
     u64::from(dst) << 24 | u64::from(protocol.0) << 16 | u64::from(dport)
 }
 
@@ -119,10 +133,10 @@ impl CodeIndex {
     /// Returns the first rule from position `from` on that may match: its position and where it
     /// lies.
     #[inline]
-    pub(crate) fn next(&self, packet: &Packet, from: u32) -> Option<(u32, u32)> {
+    pub(crate) fn next(&self, key: u64, from: u32) -> Option<(u32, u32)> {
         let other = self.others.partition_point(|(position, _)| *position < from);
         let other = self.others.get(other).copied();
-        let keyed = self.keyed(packet, from);
+        let keyed = self.keyed(key, from);
         match (keyed, other) {
             (Some(keyed), Some(other)) => Some(if keyed.0 < other.0 { keyed } else { other }),
             (keyed, other) => keyed.or(other),
@@ -130,12 +144,7 @@ impl CodeIndex {
     }
 
     #[inline]
-    fn keyed(&self, packet: &Packet, from: u32) -> Option<(u32, u32)> {
-        let tuple = &packet.tuple;
-        let Addresses::V4 { dst, .. } = tuple.addresses() else {
-            return None;
-        };
-        let key = packed(dst.to_bits(), tuple.protocol, tuple.dst_part);
+    fn keyed(&self, key: u64, from: u32) -> Option<(u32, u32)> {
         let entry = self.slot(key)?;
         if entry.at == SEVERAL {
             let next = self.shared.partition_point(|e| (e.key, e.position) < (key, from));
@@ -194,11 +203,45 @@ impl CodeIndex {
 impl Code {
     /// Returns the code of a table's chains.
     pub(crate) fn of(chains: &[Chain]) -> Code {
-        let mut writer = Writer::default();
-        for chain in chains {
-            writer.lay(chain);
+        let mut writer = Writer::new(chains);
+        let mut aside = Vec::new();
+        let mut laid = vec![false; chains.len()];
+        // What a chain calls lies behind it.
+        for first in 0..chains.len() as u32 {
+            let mut next = vec![first];
+            while let Some(index) = next.pop() {
+                if std::mem::replace(&mut laid[index as usize], true) {
+                    continue;
+                }
+                if writer.absorbed[index as usize] {
+                    aside.push(index);
+                    continue;
+                }
+                let chain = &chains[index as usize];
+                writer.lay(chain);
+                next.extend(chain.rules.iter().rev().filter_map(callee));
+            }
+        }
+        for index in aside {
+            writer.lay(&chains[index as usize]);
         }
         writer.finish()
+    }
+
+    /// Reads what a first packet with this tuple will need, so that it is waited for along with
+    /// what else is waited for at present.
+    #[inline]
+    pub(crate) fn look_ahead(&self, tuple: &Tuple) {
+        let (Some(largest), Addresses::V4 { dst, .. }) = (self.largest, tuple.addresses()) else {
+            return;
+        };
+        let key = packed(dst.to_bits(), tuple.protocol, tuple.dst_part);
+        let place = self.index(largest).slot(key).map_or(0, |entry| entry.at);
+        if place & CALL == 0 {
+            return;
+        }
+        let lines = self.words()[(place & !CALL) as usize..].iter().step_by(LINE).take(AHEAD);
+        black_box(lines.fold(0, |all, word| all | word));
     }
 
     /// Returns where a chain begins.
@@ -231,10 +274,12 @@ struct Places {
     others: Vec<(u32, u32)>,
 }
 
-#[derive(Default)]
-struct Writer {
+struct Writer<'c> {
+    chains: &'c [Chain],
     words: Vec<u32>,
     starts: Vec<u32>,
+    /// Chains that are written where they are called.
+    absorbed: Vec<bool>,
     indexes: Vec<Places>,
     limits: Vec<u64>,
     laws: BTreeMap<Box<[u64]>, u32>,
@@ -242,7 +287,20 @@ struct Writer {
     calls: Vec<usize>,
 }
 
-impl Writer {
+impl<'c> Writer<'c> {
+    fn new(chains: &'c [Chain]) -> Writer<'c> {
+        Writer {
+            chains,
+            words: Vec::new(),
+            starts: vec![0; chains.len()],
+            absorbed: vec![false; chains.len()],
+            indexes: Vec::new(),
+            limits: Vec::new(),
+            laws: BTreeMap::new(),
+            calls: Vec::new(),
+        }
+    }
+
     /// Writes a chain such that it touches no more cache lines than it must.
     fn lay(&mut self, chain: &Chain) {
         let start = self.words.len();
@@ -252,7 +310,6 @@ impl Writer {
         if room < (self.words.len() - start).min(LINE) {
             self.words.truncate(start);
             self.words.resize(start + room, op::END);
-            self.starts.pop();
             self.indexes.truncate(indexes);
             self.calls.truncate(calls);
             self.chain(chain);
@@ -260,7 +317,7 @@ impl Writer {
     }
 
     fn chain(&mut self, chain: &Chain) {
-        self.starts.push(self.words.len() as u32);
+        self.starts[chain.id.index as usize] = self.words.len() as u32;
         self.words.push(chain.id.index);
         // In a run, one draw decides about all rules: no index may pass over some.
         let indexed = chain.index.is_some() && chain.runs.is_empty();
@@ -394,10 +451,22 @@ impl Writer {
     fn run(&mut self, chain: &Chain, run: &crate::rule::Run) {
         let count = run.end() - run.start;
         let law = self.law(run.limits());
+        let rules = &chain.rules[run.start as usize..run.end() as usize];
+        let endpoints = rules.iter().map(|rule| endpoint(rule, self.chains));
+        if let Some(endpoints) = endpoints.collect::<Option<Vec<_>>>() {
+            let end = self.words.len() + 5 + ENDPOINT as usize * endpoints.len();
+            let limits = run.limits().len() as u32;
+            let header = [op::ENDPOINTS | count << 8, run.start, law, limits, end as u32];
+            self.words.extend(header);
+            for words in endpoints {
+                self.absorbed[words[0] as usize] = true;
+                self.words.extend(words);
+            }
+            return;
+        }
         self.words.extend([op::RUN | count << 8, run.start, law, run.limits().len() as u32]);
         let targets = self.words.len();
         self.words.resize(targets + count as usize, 0);
-        let rules = &chain.rules[run.start as usize..run.end() as usize];
         let end = self.words.len();
         self.words.push(0);
         for (i, rule) in rules.iter().enumerate() {
@@ -438,14 +507,58 @@ impl Writer {
             }
             CodeIndex::of(&keyed, others)
         });
-        let indexes = indexes.collect();
+        let indexes: Box<[CodeIndex]> = indexes.collect();
+        let largest = (0..indexes.len()).max_by_key(|index| indexes[*index].slots.len());
+        let largest = largest.map(|index| index as u32);
         let mut buffer: Vec<u32> = Vec::with_capacity(words.len() + LINE);
         let fill = buffer.as_ptr().align_offset(LINE * size_of::<u32>()).min(LINE);
         buffer.resize(fill, op::END);
         buffer.extend(words);
         let (starts, limits) = (self.starts.into(), self.limits.into());
-        Code { buffer, fill, starts, indexes, limits }
+        Code { buffer, fill, starts, indexes, largest, limits }
     }
+}
+
+/// Returns the chain that a rule goes on in.
+fn callee(rule: &Rule) -> Option<u32> {
+    match rule.target() {
+        Target::Jump(to) | Target::Goto(to) => Some(to.index),
+        _ => None,
+    }
+}
+
+/// Returns the endpoint whose chain the rule jumps to, as [`op::ENDPOINTS`] has it.
+fn endpoint(rule: &Rule, chains: &[Chain]) -> Option<[u32; ENDPOINT as usize]> {
+    let Target::Jump(to) = rule.target() else {
+        return None;
+    };
+    let chain = &chains[to.index as usize];
+    let [hairpin, dnat] = &chain.rules[..] else {
+        return None;
+    };
+    let Target::Nat(Nat::Dnat(range)) = dnat.target() else {
+        return None;
+    };
+    let (address, port) = one_address(range)?;
+    fn asks(rule: &Rule) -> impl Iterator<Item = &Match> {
+        rule.matches().iter().filter(|condition| !matches!(condition, Match::Comment(_)))
+    }
+    let mut sources = asks(hairpin).map(|condition| match condition {
+        Match::Source { prefix, invert: false } => prefix.as_v4(),
+        _ => None,
+    });
+    let own = [sources.next(), sources.next()] == [Some(Some((address, u32::MAX))), None];
+    if chain.slot.is_some() || !own {
+        return None;
+    }
+    let mut protocols = asks(dnat);
+    let protocol = match (protocols.next(), protocols.next()) {
+        (None, _) => 0,
+        (Some(Match::Protocol { protocol, invert: false }), None) => u32::from(protocol.0),
+        _ => return None,
+    };
+    let word = op::DNAT | protocol << 8 | u32::from(port) << 16;
+    Some([to.index, word, address, dnat.origin.owner, dnat.origin.item])
 }
 
 /// Returns the destination port that a match asks for, if it asks nothing else.

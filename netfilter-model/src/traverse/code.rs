@@ -6,7 +6,7 @@ use super::{Context, Effect, RULES_MAX, Traversal, Verdict, apply, rule_matches}
 use crate::hook::Table;
 use crate::host::{Draws, Host};
 use crate::packet::Packet;
-use crate::rule::code::{ACTION, CALL, Code, HEADER, op};
+use crate::rule::code::{ACTION, CALL, Code, ENDPOINT, HEADER, op, packed};
 use crate::rule::{Chain, ChainId, FragmentId, Nat, NatRange, Origin, Rule, RuleRef, Rules};
 use crate::tuple::Addresses;
 
@@ -18,30 +18,40 @@ pub(super) struct Return {
     position: u32,
 }
 
-struct Run<'r, R> {
-    rules: &'r R,
-    table: Table,
-    code: &'r Code,
-    /// Where the chain begins.
-    chain: u32,
-    /// The next operation.
-    at: u32,
-    /// How many rules of the chain lie before it.
-    position: u32,
-    evaluated: u32,
-    /// What tests ask for, and no rule changes.
+/// What tests ask for, and no rule changes.
+#[derive(Clone, Copy)]
+struct Facts {
     src: u32,
     dst: u32,
     protocol: u32,
     dport: u32,
 }
 
-/// What a run of operations ends with.
+/// A rule's place.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Where its chain begins.
+    chain: u32,
+    position: u32,
+}
+
+/// What a walk ends with.
 enum End {
     Chain,
     /// The DNAT that lies at a place.
-    Dnat(usize),
+    Dnat(u32, Place),
+    /// The endpoint that lies at a place.
+    Endpoint(u32),
+    /// Given up at the jump there.
+    Unfinished(Place),
     Verdict(Verdict, RuleRef),
+}
+
+/// The rules beside their code.
+struct Book<'r, R> {
+    rules: &'r R,
+    table: Table,
+    words: &'r [u32],
 }
 
 /// Runs a packet through a chain. It must be a whole IPv4 packet.
@@ -53,241 +63,282 @@ pub(super) fn run<R: Rules, H: Host, D: Draws>(
     packet: &mut Packet,
     cx: &mut Context<'_, H, D>,
 ) -> Traversal {
-    let mut stack = std::mem::take(&mut cx.memory.returns);
-    stack.clear();
-    let chain = code.start(base.id.index);
     let tuple = &packet.tuple;
     let Addresses::V4 { src, dst } = tuple.addresses() else { unreachable!("code is for IPv4") };
-    let mut run = Run {
-        rules,
-        table,
-        code,
-        chain,
-        at: chain + HEADER,
-        position: 0,
-        evaluated: 0,
+    let facts = Facts {
         src: src.to_bits(),
         dst: dst.to_bits(),
         protocol: u32::from(tuple.protocol.0),
         dport: u32::from(tuple.dst_part),
     };
+    let words = code.words();
+    let book = Book { rules, table, words };
+    cx.memory.returns.clear();
+    let mut chain = code.start(base.id.index);
+    // The next operation, how many rules of the chain lie before it, and how many were passed.
+    let (mut at, mut position, mut evaluated) = (chain + HEADER, 0, 0);
     let end = loop {
-        match run.run_chain(packet, cx, &mut stack) {
-            End::Chain => match stack.pop() {
-                Some(Return { chain, at, position }) => {
-                    (run.chain, run.at, run.position) = (chain, at, position);
+        // Operations that find the rule to try: its tests and its target lie at `rule`.
+        let word = words[at as usize];
+        let mut rule = match word & 0xff {
+            op::RULE => {
+                let rule = at + 1;
+                at += word >> 8;
+                rule
+            }
+            op::RUN => {
+                let (count, targets) = (word >> 8, at + 4);
+                let chosen = book.pick(code, at, Place { chain, position }, cx);
+                evaluated += chosen.passed;
+                position = chosen.position;
+                // Behind a jump the rest of the run, if there is one, is a run of its own.
+                if chosen.rule + 1 >= count {
+                    at = words[(targets + count) as usize];
                 }
-                None => break End::Chain,
-            },
-            end => break end,
+                if chosen.rule == count {
+                    continue;
+                }
+                let target = words[(targets + chosen.rule) as usize];
+                if target & ACTION == 0 {
+                    evaluated += 1;
+                    if evaluated >= RULES_MAX {
+                        break End::Unfinished(Place { chain, position });
+                    }
+                    cx.memory.returns.push(Return { chain, at, position: position + 1 });
+                    (chain, at, position) = (target, target + HEADER, 0);
+                    continue;
+                }
+                target & !ACTION
+            }
+            op::ENDPOINTS => {
+                let (count, endpoints) = (word >> 8, at + 5);
+                let chosen = book.pick(code, at, Place { chain, position }, cx);
+                evaluated += chosen.passed;
+                position = chosen.position;
+                if chosen.rule + 1 >= count {
+                    at = words[at as usize + 4];
+                }
+                if chosen.rule == count {
+                    continue;
+                }
+                evaluated += 1;
+                if evaluated >= RULES_MAX {
+                    break End::Unfinished(Place { chain, position });
+                }
+                let endpoint = endpoints + ENDPOINT * chosen.rule;
+                let [number, word, address] = words[endpoint as usize..endpoint as usize + 3]
+                else {
+                    unreachable!("three words")
+                };
+                let protocol = word >> 8 & 0xff;
+                if facts.src != address && (protocol == 0 || protocol == facts.protocol) {
+                    evaluated += 2;
+                    break End::Endpoint(endpoint);
+                }
+                cx.memory.returns.push(Return { chain, at, position: position + 1 });
+                chain = code.start(number);
+                (at, position) = (chain + HEADER, 0);
+                continue;
+            }
+            op::INDEX => {
+                let key = packed(facts.dst, packet.tuple.protocol, packet.tuple.dst_part);
+                let Some((found, place)) = code.index(words[at as usize + 1]).next(key, position)
+                else {
+                    evaluated += words[at as usize + 2] - position;
+                    let Some(back) = cx.memory.returns.pop() else {
+                        break End::Chain;
+                    };
+                    (chain, at, position) = (back.chain, back.at, back.position);
+                    continue;
+                };
+                evaluated += found - position;
+                position = found;
+                if place & CALL != 0 {
+                    evaluated += 1;
+                    if evaluated >= RULES_MAX {
+                        break End::Unfinished(Place { chain, position });
+                    }
+                    cx.memory.returns.push(Return { chain, at, position: position + 1 });
+                    chain = place & !CALL;
+                    (at, position) = (chain + HEADER, 0);
+                    continue;
+                }
+                if words[place as usize] & 0xff == op::RULE { place + 1 } else { place }
+            }
+            _ => {
+                let Some(back) = cx.memory.returns.pop() else {
+                    break End::Chain;
+                };
+                (chain, at, position) = (back.chain, back.at, back.position);
+                continue;
+            }
+        };
+        evaluated += 1;
+        let holds = loop {
+            let [word, one, two] = words[rule as usize..rule as usize + 3] else {
+                unreachable!("three words")
+            };
+            let (holds, len) = match word & 0xff {
+                op::SRC => (facts.src & two == one, 3),
+                op::DST => (facts.dst & two == one, 3),
+                op::MARK => (packet.mark & two == one, 3),
+                op::PROTOCOL => (facts.protocol == word >> 16, 1),
+                op::CT_STATE => (cx.ct_state.bits() & (word >> 16) as u8 != 0, 1),
+                op::DPORT => {
+                    if facts.protocol != word >> 16 {
+                        break false;
+                    }
+                    let (min, max) = (one >> 16, one & 0xffff);
+                    (min <= facts.dport && facts.dport <= max, 2)
+                }
+                op::RULE_TEST => (book.holds(Place { chain, position }, packet, cx), 1),
+                _ => break true,
+            };
+            if holds == (word & op::NOT != 0) {
+                break false;
+            }
+            rule += len;
+        };
+        if !holds {
+            position += 1;
+            continue;
         }
+        let word = words[rule as usize];
+        match word & 0xff {
+            op::JUMP => {
+                if evaluated >= RULES_MAX {
+                    break End::Unfinished(Place { chain, position });
+                }
+                cx.memory.returns.push(Return { chain, at, position: position + 1 });
+                chain = words[rule as usize + 1];
+                (at, position) = (chain + HEADER, 0);
+                continue;
+            }
+            op::GOTO => {
+                chain = words[rule as usize + 1];
+                (at, position) = (chain + HEADER, 0);
+                continue;
+            }
+            op::RETURN => {
+                let Some(back) = cx.memory.returns.pop() else {
+                    break End::Chain;
+                };
+                (chain, at, position) = (back.chain, back.at, back.position);
+                continue;
+            }
+            op::SET_MARK => {
+                packet.mark = packet.mark & !words[rule as usize + 2] ^ words[rule as usize + 1];
+            }
+            op::DNAT => break End::Dnat(rule, Place { chain, position }),
+            _ => match book.apply(Place { chain, position }, packet, cx) {
+                (Effect::Continue, _) => {}
+                (Effect::Verdict(verdict), at) => break End::Verdict(verdict, at),
+                (Effect::Return | Effect::Jump(_) | Effect::Goto(_), _) => {
+                    unreachable!("has an operation of its own")
+                }
+            },
+        }
+        position += 1;
     };
-    cx.memory.returns = stack;
-    let evaluated = run.evaluated;
     match end {
         End::Chain => Traversal { verdict: super::policy_verdict(base), evaluated, rule: None },
-        End::Verdict(verdict, rule) => Traversal { verdict, evaluated, rule: Some(rule) },
         // Made where it is returned: copied about, it would be waited for.
-        End::Dnat(at) => {
-            let words = code.words();
-            let (port, address) = ((words[at] >> 16) as u16, Ipv4Addr::from_bits(words[at + 1]));
-            let rule = run.rule_ref(Origin { owner: words[at + 2], item: words[at + 3] });
-            let verdict = Verdict::Nat(Nat::Dnat(NatRange::to(address.into(), port)));
-            Traversal { verdict, evaluated, rule: Some(rule) }
+        End::Dnat(at, place) => {
+            let (chain, number) = (book.chain_id(place), place.position + 1);
+            book.dnat(at, chain, number, evaluated)
         }
+        End::Endpoint(at) => {
+            let chain = ChainId { fragment: FragmentId::BASE, index: words[at as usize] };
+            book.dnat(at + 1, chain, 2, evaluated)
+        }
+        End::Unfinished(place) => {
+            let rule = book.rule_ref(place, book.rule(place).origin);
+            Traversal { verdict: Verdict::Unfinished, evaluated, rule: Some(rule) }
+        }
+        End::Verdict(verdict, rule) => Traversal { verdict, evaluated, rule: Some(rule) },
     }
 }
 
-impl<R: Rules> Run<'_, R> {
-    #[inline]
-    fn enter(&mut self, chain: u32) {
-        self.chain = chain;
-        self.at = chain + HEADER;
-        self.position = 0;
-    }
+/// Which rule of a run is chosen.
+struct Chosen {
+    /// Its number in the run, from 0; or how many there are for none.
+    rule: u32,
+    /// Its position in the chain; or that behind the run.
+    position: u32,
+    /// How many rules of the run were passed.
+    passed: u32,
+}
 
-    fn chain_id(&self) -> ChainId {
-        let index = self.code.words()[self.chain as usize];
+impl<R: Rules> Book<'_, R> {
+    fn chain_id(&self, place: Place) -> ChainId {
+        let index = self.words[place.chain as usize];
         ChainId { fragment: FragmentId::BASE, index }
     }
 
-    /// Returns the rule at the present position.
-    fn rule(&self) -> &Rule {
-        &self.rules.chain(self.table, self.chain_id()).rules[self.position as usize]
+    fn rule(&self, place: Place) -> &Rule {
+        &self.rules.chain(self.table, self.chain_id(place)).rules[place.position as usize]
     }
 
-    fn rule_ref(&self, origin: Origin) -> RuleRef {
-        let (table, chain) = (self.table.into(), self.chain_id());
-        RuleRef { table, chain, number: self.position + 1, origin }
+    fn rule_ref(&self, place: Place, origin: Origin) -> RuleRef {
+        let (table, chain) = (self.table.into(), self.chain_id(place));
+        RuleRef { table, chain, number: place.position + 1, origin }
     }
 
-    /// Gives up at the jump at the present position.
-    #[cold]
-    fn unfinished(&self) -> End {
-        End::Verdict(Verdict::Unfinished, self.rule_ref(self.rule().origin))
-    }
-
-    /// Runs to the end of a chain.
+    /// Returns what the DNAT at a place says.
     #[inline]
-    fn run_chain<H: Host, D: Draws>(
-        &mut self,
+    fn dnat(&self, at: u32, chain: ChainId, number: u32, evaluated: u32) -> Traversal {
+        let [word, address, owner, item] = self.words[at as usize..at as usize + 4] else {
+            unreachable!("four words")
+        };
+        let (port, address) = ((word >> 16) as u16, Ipv4Addr::from_bits(address));
+        let origin = Origin { owner, item };
+        let rule = Some(RuleRef { table: self.table.into(), chain, number, origin });
+        let verdict = Verdict::Nat(Nat::Dnat(NatRange::to(address.into(), port)));
+        Traversal { verdict, evaluated, rule }
+    }
+
+    /// Runs a rule's target.
+    #[inline(never)]
+    fn apply<H: Host, D: Draws>(
+        &self,
+        place: Place,
         packet: &mut Packet,
         cx: &mut Context<'_, H, D>,
-        stack: &mut Vec<Return>,
-    ) -> End {
-        let words = self.code.words();
-        // Operations that find the rule to try: it is passed, or its target is run.
-        loop {
-            let at = self.at as usize;
-            let word = words[at];
-            let target = match word & 0xff {
-                op::RULE => {
-                    self.at += word >> 8;
-                    match self.tests(at + 1, packet, cx) {
-                        Some(target) => target,
-                        None => {
-                            self.position += 1;
-                            self.evaluated += 1;
-                            continue;
-                        }
-                    }
-                }
-                op::RUN => match self.pick(at, cx) {
-                    Some(target) if target & ACTION != 0 => target & !ACTION,
-                    Some(chain) => {
-                        self.evaluated += 1;
-                        if self.evaluated >= RULES_MAX {
-                            return self.unfinished();
-                        }
-                        let position = self.position + 1;
-                        stack.push(Return { chain: self.chain, at: self.at, position });
-                        self.enter(chain);
-                        continue;
-                    }
-                    None => continue,
-                },
-                op::INDEX => {
-                    let index = self.code.index(words[at + 1]);
-                    let Some((position, place)) = index.next(packet, self.position) else {
-                        self.evaluated += words[at + 2] - self.position;
-                        return End::Chain;
-                    };
-                    self.evaluated += position - self.position;
-                    self.position = position;
-                    if place & CALL != 0 {
-                        self.evaluated += 1;
-                        let position = self.position + 1;
-                        stack.push(Return { chain: self.chain, at: self.at, position });
-                        self.enter(place & !CALL);
-                        continue;
-                    }
-                    let place = place as usize;
-                    if words[place] & 0xff != op::RULE {
-                        place as u32
-                    } else {
-                        match self.tests(place + 1, packet, cx) {
-                            Some(target) => target,
-                            None => {
-                                self.position += 1;
-                                self.evaluated += 1;
-                                continue;
-                            }
-                        }
-                    }
-                }
-                _ => return End::Chain,
-            };
-            // The rule at this position matches.
-            self.evaluated += 1;
-            let target = target as usize;
-            let word = words[target];
-            match word & 0xff {
-                op::JUMP => {
-                    if self.evaluated >= RULES_MAX {
-                        return self.unfinished();
-                    }
-                    let position = self.position + 1;
-                    stack.push(Return { chain: self.chain, at: self.at, position });
-                    self.enter(words[target + 1]);
-                    continue;
-                }
-                op::GOTO => {
-                    self.enter(words[target + 1]);
-                    continue;
-                }
-                op::RETURN => return End::Chain,
-                op::SET_MARK => {
-                    packet.mark = packet.mark & !words[target + 2] ^ words[target + 1];
-                }
-                op::DNAT => return End::Dnat(target),
-                _ => {
-                    let rule = self.rule();
-                    let at = self.rule_ref(rule.origin);
-                    match apply(rule.target(), at, packet, cx) {
-                        Effect::Continue => {}
-                        Effect::Verdict(verdict) => return End::Verdict(verdict, at),
-                        Effect::Return | Effect::Jump(_) | Effect::Goto(_) => {
-                            unreachable!("has an operation of its own")
-                        }
-                    }
-                }
-            }
-            self.position += 1;
-        }
+    ) -> (Effect, RuleRef) {
+        let rule = self.rule(place);
+        let at = self.rule_ref(place, rule.origin);
+        (apply(rule.target(), at, packet, cx), at)
     }
 
-    /// Tests all conditions of the rule at the present position.
+    /// Tests all conditions of a rule.
     #[inline(never)]
-    fn rule_holds<H: Host, D: Draws>(&self, packet: &Packet, cx: &mut Context<'_, H, D>) -> bool {
-        let key = (self.table, self.chain_id(), self.position);
-        rule_matches(self.rule(), packet, cx, key)
-    }
-
-    /// Runs a rule's tests; returns where its target lies if all hold.
-    #[inline(always)]
-    fn tests<H: Host, D: Draws>(
+    fn holds<H: Host, D: Draws>(
         &self,
-        mut at: usize,
+        place: Place,
         packet: &Packet,
         cx: &mut Context<'_, H, D>,
-    ) -> Option<u32> {
-        let words = self.code.words();
-        loop {
-            let [word, one, two] = words[at..at + 3] else { unreachable!("three words") };
-            let (holds, len) = match word & 0xff {
-                op::SRC => (self.src & two == one, 3),
-                op::DST => (self.dst & two == one, 3),
-                op::MARK => (packet.mark & two == one, 3),
-                op::PROTOCOL => (self.protocol == word >> 16, 1),
-                op::CT_STATE => (cx.ct_state.bits() & (word >> 16) as u8 != 0, 1),
-                op::DPORT => {
-                    if self.protocol != word >> 16 {
-                        return None;
-                    }
-                    let (min, max) = (one >> 16, one & 0xffff);
-                    (min <= self.dport && self.dport <= max, 2)
-                }
-                op::RULE_TEST => (self.rule_holds(packet, cx), 1),
-                _ => return Some(at as u32),
-            };
-            if holds == (word & op::NOT != 0) {
-                return None;
-            }
-            at += len;
-        }
+    ) -> bool {
+        let key = (self.table, self.chain_id(place), place.position);
+        rule_matches(self.rule(place), packet, cx, key)
     }
 
-    /// Picks a rule of the run at a place: moves to it and returns its target, or moves behind the
-    /// run.
+    /// Picks a rule of the run at `at`.
     #[inline]
-    fn pick<H: Host, D: Draws>(&mut self, at: usize, cx: &mut Context<'_, H, D>) -> Option<u32> {
-        let words = self.code.words();
-        let (count, first) = (words[at] >> 8, words[at + 1]);
-        let targets = at + 4;
+    fn pick<H: Host, D: Draws>(
+        &self,
+        code: &Code,
+        at: u32,
+        place: Place,
+        cx: &mut Context<'_, H, D>,
+    ) -> Chosen {
+        let [word, first, law, limits] = self.words[at as usize..at as usize + 4] else {
+            unreachable!("four words")
+        };
+        let count = word >> 8;
         let draw = cx.draw();
-        let from = self.position - first;
-        let chosen = if from == 0 {
-            let limits = self.code.limits(words[at + 2], words[at + 3]);
+        let from = place.position - first;
+        let rule = if from == 0 {
+            let limits = code.limits(law, limits);
             // Most runs are fair: the search begins where a fair one would end.
             let mut i = ((u128::from(draw) * u128::from(count)) >> 64) as usize;
             i = i.min(limits.len());
@@ -299,16 +350,10 @@ impl<R: Rules> Run<'_, R> {
             }
             i as u32
         } else {
-            let chain = self.rules.chain(self.table, self.chain_id());
-            let run = chain.run_at(self.position).expect("inside of a run");
-            run.pick(self.position, draw).map_or(count, |chosen| from + chosen)
+            let chain = self.rules.chain(self.table, self.chain_id(place));
+            let run = chain.run_at(place.position).expect("inside of a run");
+            run.pick(place.position, draw).map_or(count, |chosen| from + chosen)
         };
-        self.evaluated += chosen - from;
-        self.position = first + chosen;
-        // Behind a jump the rest of the run, if there is one, is a run of its own.
-        if chosen + 1 >= count {
-            self.at = words[targets + count as usize];
-        }
-        (chosen < count).then(|| words[targets + chosen as usize])
+        Chosen { rule, position: first + rule, passed: rule - from }
     }
 }

@@ -13,7 +13,7 @@ fn at(millis: u64) -> SimTime {
 
 fn track(table: &mut Conntrack, now: SimTime, packet: &Packet) -> (Track, Option<Entry>) {
     let mut own = None;
-    let track = table.track(now, packet, [0; 2], true, &mut own).expect("there is room");
+    let track = table.track(now, packet, [0; 2], true, &mut own, || ()).expect("there is room");
     (track, own)
 }
 

@@ -18,7 +18,7 @@ fn open(
     ports: Option<(u16, u16)>,
 ) -> Option<u16> {
     let mut own = None;
-    let _ = table.track(at(now), packet, [0; 2], true, &mut own).expect("there is room");
+    let _ = table.track(at(now), packet, [0; 2], true, &mut own, || ()).expect("there is room");
     let entry = own.as_mut().expect("a new connection");
     let range = NatRange { ports, ..NatRange::address(NODE.into()) };
     let mut draws = 0;
@@ -94,7 +94,7 @@ fn a_connection_that_has_ended_makes_way_for_one_with_later_numbers() {
             ]);
         }
         for packet in packets {
-            let _ = table.track(at(1), &packet, [0; 2], true, &mut None).expect("known");
+            let _ = table.track(at(1), &packet, [0; 2], true, &mut None, || ()).expect("known");
         }
         table
     };
