@@ -1,7 +1,8 @@
 //! One network namespace: packets through its hooks.
 //!
 //! ```text
-//!  prerouting ─► route ─┬► input ──────────────────────────► Delivery
+//!  prerouting ─► route ─┬► input ─────────────┬─────────────► Delivery
+//!                       │                     └ by IPVS ► output, postrouting
 //!                       └► forward ─► postrouting ──────────► Egress
 //!  output (reroute) ───────────────► postrouting ─┬─────────► Egress
 //!                                                 └► loopback ► prerouting
@@ -18,6 +19,7 @@
 
 mod answer;
 mod defrag;
+mod ipvs;
 mod limit;
 mod nft;
 mod outcome;
@@ -32,8 +34,10 @@ use crate::conntrack::{Conntrack, CtInfo, Direction, Entry, Sysctls, Track};
 use crate::device::DeviceId;
 use crate::hook::{Hook, Table};
 use crate::host::{Draws, Env, Host, Ingress, Note, Route, RouteQuery, Socket};
+use crate::ipvs as ipvs_state;
 use crate::packet::{IcmpError, Packet};
 use crate::rule::{AddrType, RejectWith, RuleRef, Rules};
+use crate::time::SimTime;
 use crate::traverse::{Lookup, Memory};
 use crate::tuple::Protocol;
 
@@ -51,6 +55,7 @@ pub struct Netns {
     lookup: Lookup,
     icmp_limit: IcmpLimit,
     defrag: Defrag,
+    ipvs: ipvs_state::State,
 }
 
 /// A packet on its way through the hooks.
@@ -74,6 +79,10 @@ struct Flight {
     socket: Option<Socket>,
     /// The virtual service that the packet was sent to, once IPVS has rewritten it.
     virtual_end: Option<(Protocol, IpAddr, u16)>,
+    /// IPVS has rewritten the packet: it does not look at it again.
+    by_ipvs: bool,
+    /// IPVS has sent the packet on from INPUT: it has passed OUTPUT.
+    diverted: bool,
     /// The zones that rules have put the packet into.
     zones: [u16; 2],
     /// The rule that chose the destination of a new connection. Read from the entry, which has
@@ -133,6 +142,17 @@ pub enum Routed {
     Stopped(Stopped),
 }
 
+/// What a packet does behind INPUT.
+#[derive(Debug)]
+#[must_use]
+#[allow(clippy::large_enum_variant)]
+pub enum Inputted {
+    /// Goes to a socket.
+    Delivered(Delivery),
+    /// Goes to a real server of IPVS.
+    Diverted(ToPostrouting),
+}
+
 /// What a packet does behind POSTROUTING.
 #[derive(Debug)]
 #[must_use]
@@ -160,12 +180,25 @@ impl Netns {
             lookup: Lookup::default(),
             icmp_limit: IcmpLimit::new(),
             defrag: Defrag::default(),
+            ipvs: ipvs_state::State::default(),
         }
     }
 
     /// Returns its connections.
     pub fn conntrack(&self) -> &Conntrack {
         &self.conntrack
+    }
+
+    /// Returns what IPVS keeps between packets.
+    pub fn ipvs(&self) -> &ipvs_state::State {
+        &self.ipvs
+    }
+
+    /// Returns what IPVS keeps between packets as of a time, to count connections or to change its
+    /// settings.
+    pub fn ipvs_mut(&mut self, now: SimTime) -> &mut ipvs_state::State {
+        self.expire_ipvs(now);
+        &mut self.ipvs
     }
 
     /// Returns its connections, to delete some.
@@ -224,6 +257,9 @@ impl Netns {
         let in_dev = ingress.dev;
         let mut flight = Flight::new(packet, Some(in_dev));
         flight.ingress = Some(ingress);
+        if !self.ipvs.is_idle() {
+            self.expire_ipvs(env.now);
+        }
         let ran = self.run_received(&mut flight, env);
         match ran {
             Ok(Way::Local) => Outcome::Local(self.delivery(&flight, in_dev)),
@@ -243,8 +279,7 @@ impl Netns {
         let dst = flight.packet.tuple.dst();
         self.run_hook(Hook::Prerouting, flight, env)?;
         let way = route_received(flight, dst, env)?;
-        self.run_routed(way, flight, env)?;
-        Ok(way)
+        self.run_routed(way, flight, env)
     }
 
     #[inline]
@@ -253,18 +288,20 @@ impl Netns {
         way: Way,
         flight: &mut Flight,
         env: &mut Env<'_, H, R, D>,
-    ) -> Result<(), Stop> {
+    ) -> Result<Way, Stop> {
         match way {
             Way::Local => {
                 // Kernel: ip_input.c, ip_local_deliver
                 self.gather(Hook::Input, flight, env)?;
-                self.run_hook(Hook::Input, flight, env)
+                self.run_hook(Hook::Input, flight, env)?;
+                if !flight.diverted {
+                    return Ok(Way::Local);
+                }
             }
-            Way::Out => {
-                self.run_hook(Hook::Forward, flight, env)?;
-                self.run_hook(Hook::Postrouting, flight, env)
-            }
+            Way::Out => self.run_hook(Hook::Forward, flight, env)?,
         }
+        self.run_hook(Hook::Postrouting, flight, env)?;
+        Ok(Way::Out)
     }
 
     /// Runs a packet made on this host through the namespace.
@@ -292,6 +329,9 @@ impl Netns {
     ) -> Outcome {
         let mut flight = Flight::new(packet, None);
         flight.socket = socket;
+        if !self.ipvs.is_idle() {
+            self.expire_ipvs(env.now);
+        }
         let query = flight.route_query();
         env.draws.note(Note::Routed { hook: Hook::Output, query, route });
         let ran = self.run_sent(&mut flight, route, env);
@@ -318,8 +358,7 @@ impl Netns {
             return Ok(Way::Out);
         }
         let way = self.run_loopback(flight, env)?;
-        self.run_routed(way, flight, env)?;
-        Ok(way)
+        self.run_routed(way, flight, env)
     }
 
     /// Puts a fragment to those of its packet that have come; goes on when it was the last.
@@ -409,15 +448,18 @@ impl Netns {
         }
     }
 
-    /// Runs INPUT; a new connection is confirmed.
+    /// Runs INPUT; a new connection is confirmed. What IPVS takes there runs OUTPUT, too.
     pub fn input<H: Host, R: Rules, D: Draws>(
         &mut self,
         ToInput(flight): ToInput,
         env: &mut Env<'_, H, R, D>,
-    ) -> Result<Delivery, Stopped> {
+    ) -> Result<Inputted, Stopped> {
         let flight = self.step(Hook::Input, flight, env)?;
+        if flight.diverted {
+            return Ok(Inputted::Diverted(ToPostrouting(flight)));
+        }
         let in_dev = flight.in_dev.expect("received by a device");
-        Ok(self.delivery(&flight, in_dev))
+        Ok(Inputted::Delivered(self.delivery(&flight, in_dev)))
     }
 
     /// Runs FORWARD.
@@ -554,6 +596,8 @@ impl Flight {
             bridged: false,
             socket: in_dev.is_none().then(Socket::default),
             virtual_end: None,
+            by_ipvs: false,
+            diverted: false,
             zones: [0; 2],
             dnat: None,
             entry: None,

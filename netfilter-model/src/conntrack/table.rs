@@ -358,6 +358,13 @@ impl Conntrack {
         }
     }
 
+    /// Removes the entry that packets with an original tuple belong to, outside of zones.
+    pub(crate) fn kill_tuple(&mut self, now: SimTime, tuple: &Tuple) {
+        if let Some((index, Direction::Original)) = self.find(now, tuple, [0; 2]) {
+            self.remove(index);
+        }
+    }
+
     /// Removes what has expired in a few cells, in turn. So memory follows the live entries, and
     /// the cell that is used next is one just looked at.
     // Kernel: nf_conntrack_core.c, gc_worker

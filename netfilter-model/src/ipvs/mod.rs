@@ -1,12 +1,39 @@
-//! IPVS: virtual services and where they send connections, as `ipvsadm` shows them.
+//! IPVS: virtual services, where they send connections, and which connections there are.
 //!
-//! Only what is configured and counted; the way of packets through it is not modelled.
+//! [`Ipvs`] is what is configured, as `ipvsadm` shows it. Packets meet any view of it
+//! ([`Services`]), since what a node has configured changes with time; [`State`] is what IPVS
+//! itself keeps between packets, and belongs to a network namespace.
+
+mod hashing;
+mod schedule;
+mod state;
+mod table;
+mod tcp;
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::tuple::Protocol;
+
+pub(crate) use state::{Request, Tracking};
+pub use state::{State, Sysctls};
+pub use table::{Connection, Load, RealServer};
+pub use tcp::{ConnState, Timeouts};
+
+/// What is configured at the time of a packet.
+///
+/// The destinations of a service stand in the kernel's order: those added last come first.
+pub trait Services {
+    /// Returns a service.
+    fn service(&self, id: &ServiceId) -> Option<&Service>;
+}
+
+impl Services for Ipvs {
+    fn service(&self, id: &ServiceId) -> Option<&Service> {
+        self.services.iter().find(|service| service.id == *id)
+    }
+}
 
 /// The size of the kernel's connection table unless it was built otherwise.
 // Kernel: CONFIG_IP_VS_TAB_BITS
@@ -287,3 +314,6 @@ impl Ipvs {
         text
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,6 +90,11 @@ pub enum DropReason {
     TableFull,
     /// Another connection has its tuple.
     Clash,
+    /// A virtual service has no real server for it.
+    NoServer,
+    /// The real server of its connection is gone, or the connection that it opens has to wait
+    /// for the end of the one before.
+    ServerGone,
     /// An unreachable route.
     Unreachable,
     /// A prohibit route.

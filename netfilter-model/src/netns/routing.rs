@@ -70,7 +70,7 @@ pub(super) fn set_out<H: Host>(flight: &mut Flight, route: Route, host: &H) -> R
     Ok(())
 }
 
-fn refused(route: Route) -> (DropReason, Option<IcmpError>) {
+pub(super) fn refused(route: Route) -> (DropReason, Option<IcmpError>) {
     match route {
         Route::Unreachable => (DropReason::Unreachable, Some(IcmpError::HostUnreachable)),
         Route::Prohibited => (DropReason::Prohibited, Some(IcmpError::AdminProhibited)),

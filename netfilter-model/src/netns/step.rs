@@ -1,6 +1,7 @@
 //! What happens at one hook.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 use super::nft::meets_nft_nat;
 use super::routing::set_out;
@@ -28,6 +29,9 @@ impl Netns {
         let out_dev = flight.out.map(|(dev, _)| dev);
         flight.seen_out_dev = out_dev.filter(|_| hook.has_output_device());
         env.draws.note(Note::Hook(hook, &flight.packet));
+        if env.rules.ipvs().is_some() {
+            return self.run_hook_with_ipvs(hook, flight, env);
+        }
         let Some(nft) = env.rules.nft() else {
             for (_, step) in steps(hook) {
                 if let Step::Table(table) = step
@@ -40,6 +44,34 @@ impl Netns {
             return Ok(());
         };
         for (_, step) in nft.steps(flight.packet.tuple.src().is_ipv4(), hook) {
+            match step {
+                Planned::Fixed(step) => self.run_step(*step, hook, flight, env)?,
+                Planned::Chain(chain) => self.run_nft(nft, *chain, hook, flight, env)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what stands at a hook with these priorities.
+    pub(super) fn run_steps<H: Host, R: Rules, D: Draws>(
+        &mut self,
+        hook: Hook,
+        priorities: RangeInclusive<i32>,
+        flight: &mut Flight,
+        env: &mut Env<'_, H, R, D>,
+    ) -> Result<(), Stop> {
+        let Some(nft) = env.rules.nft() else {
+            for (priority, step) in steps(hook) {
+                if priorities.contains(priority) {
+                    self.run_step(*step, hook, flight, env)?;
+                }
+            }
+            return Ok(());
+        };
+        for (priority, step) in nft.steps(flight.packet.tuple.src().is_ipv4(), hook) {
+            if !priorities.contains(priority) {
+                continue;
+            }
             match step {
                 Planned::Fixed(step) => self.run_step(*step, hook, flight, env)?,
                 Planned::Chain(chain) => self.run_nft(nft, *chain, hook, flight, env)?,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::hook::{Hook, Hooks, Table};
+use crate::ipvs;
 use crate::nft;
 use crate::packet::Packet;
 use crate::rule::validate::{self, Problem, Reach, ValidationError};
@@ -29,6 +30,7 @@ pub struct Ruleset {
     pub(crate) tables: Tables,
     codes: [Code; 5],
     nft: Option<Arc<nft::Ruleset>>,
+    ipvs: Option<Arc<ipvs::Ipvs>>,
 }
 
 /// The chains of all tables, checked.
@@ -70,7 +72,7 @@ impl Tables {
 impl Ruleset {
     pub(crate) fn of(tables: Tables) -> Ruleset {
         let codes = Table::ALL.map(|table| Code::of(&tables.chains[table as usize]));
-        Ruleset { tables, codes, nft: None }
+        Ruleset { tables, codes, nft: None, ipvs: None }
     }
 
     /// Returns the family of the packets that the rules are for.
@@ -87,6 +89,11 @@ impl Ruleset {
     /// Returns these tables with a ruleset of nftables beside them.
     pub fn with_nft(self, nft: impl Into<Arc<nft::Ruleset>>) -> Ruleset {
         Ruleset { nft: Some(nft.into()), ..self }
+    }
+
+    /// Returns these tables with virtual services of IPVS beside them.
+    pub fn with_ipvs(self, ipvs: impl Into<Arc<ipvs::Ipvs>>) -> Ruleset {
+        Ruleset { ipvs: Some(ipvs.into()), ..self }
     }
 
     /// Returns how many rules the table has.
@@ -117,12 +124,19 @@ impl Rules for Ruleset {
 
     #[inline]
     fn tracks(&self) -> bool {
-        self.tables.tracks || self.nft.as_ref().is_some_and(|nft| nft.tracks())
+        let by_nft = || self.nft.as_ref().is_some_and(|nft| nft.tracks());
+        // Kernel: ip_vs_ctl.c, ip_vs_add_service, which asks for connection tracking
+        self.tables.tracks || self.ipvs.is_some() || by_nft()
     }
 
     #[inline]
     fn nft(&self) -> Option<&nft::Ruleset> {
         self.nft.as_deref()
+    }
+
+    #[inline]
+    fn ipvs(&self) -> Option<&dyn ipvs::Services> {
+        self.ipvs.as_deref().map(|ipvs| ipvs as &dyn ipvs::Services)
     }
 
     #[inline]

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use crate::device::DeviceNameError;
 use crate::device::DevicePattern;
 use crate::hook::{Hook, Table};
+use crate::ipvs;
 use crate::nft;
 use crate::packet::Packet;
 use crate::prefix::Prefix;
@@ -197,6 +198,12 @@ pub trait Rules {
     /// Returns the ruleset of nftables, if there is one beside the tables of x_tables.
     #[inline]
     fn nft(&self) -> Option<&nft::Ruleset> {
+        None
+    }
+
+    /// Returns the virtual services of IPVS, if there are any.
+    #[inline]
+    fn ipvs(&self) -> Option<&dyn ipvs::Services> {
         None
     }
 

@@ -290,8 +290,11 @@ pub(super) fn cause_of(drop: &Drop) -> Cause {
         | DropReason::Policy(_)
         | DropReason::Unfinished(_)
         | DropReason::NoAddress(_) => Cause::Dropped,
-        DropReason::Reject(_) => Cause::Rejected,
-        DropReason::TableFull | DropReason::Clash | DropReason::DeviceChanged => Cause::Conntrack,
+        DropReason::Reject(_) | DropReason::NoServer => Cause::Rejected,
+        DropReason::TableFull
+        | DropReason::Clash
+        | DropReason::DeviceChanged
+        | DropReason::ServerGone => Cause::Conntrack,
         DropReason::Unreachable | DropReason::Prohibited | DropReason::NoRoute => {
             Cause::Unreachable
         }

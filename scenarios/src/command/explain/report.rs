@@ -379,6 +379,8 @@ fn end_of(drop: &Drop, book: &impl Book) -> String {
         DropReason::DeviceChanged => "dropped: masqueraded on another device".to_owned(),
         DropReason::TableFull => "dropped: connection tracking is full".to_owned(),
         DropReason::Clash => "dropped: another connection has its tuple".to_owned(),
+        DropReason::NoServer => "no real server of IPVS takes it".to_owned(),
+        DropReason::ServerGone => "dropped by IPVS: its real server is gone".to_owned(),
         DropReason::Unreachable => "an unreachable route".to_owned(),
         DropReason::Prohibited => "a prohibiting route".to_owned(),
         DropReason::Blackhole => "dropped by the routing decision".to_owned(),
