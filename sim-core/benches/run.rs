@@ -22,7 +22,7 @@ use sim_core::config::*;
 use sim_core::ids::{Id, NodeId, PodId};
 use sim_core::kube::endpoint_slice::Endpoint;
 use sim_core::net::plan::{AddressPlan, CNI0};
-use sim_core::proxy::iptables::{Iptables, ProxiedService};
+use sim_core::proxy::plane::{DataPlane, ProxiedService};
 use sim_core::record::{Loss, Propagation as Live, Recorder, Run, Window};
 use sim_core::time::SimTime;
 
@@ -43,7 +43,7 @@ fn config(nodes: u32) -> Config {
     config
 }
 
-fn rules(config: &Config, services: u32) -> Iptables {
+fn rules(config: &Config, services: u32) -> DataPlane {
     let service = |k: u32| {
         let endpoint = |e: u32| Endpoint {
             pod: PodId::from_index(e as usize),
@@ -60,7 +60,7 @@ fn rules(config: &Config, services: u32) -> Iptables {
     let ranges =
         (0..config.cluster.nodes).filter_map(|node| sim_core::kube::node_range(config, node));
     let services = (0..services).map(service).collect();
-    Iptables::new(&config.cluster, &config.proxy, ranges, services).expect("valid rules")
+    DataPlane::new(&config.cluster, &config.proxy, ranges, services).expect("valid rules")
 }
 
 fn first_packets(c: &mut Criterion) {
@@ -88,10 +88,10 @@ fn first_packets(c: &mut Criterion) {
                 let host = plan.host(node);
                 let mut draws =
                     |_: u32| u64::from(k).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
-                let view = rules.at(node, SimTime::ZERO);
+                let syn = Packet::tcp(u64::from(k), tuple, TcpFlags::SYN);
+                let view = rules.at(node, SimTime::ZERO, &syn);
                 let mut env =
                     Env { now: SimTime::ZERO, host: &host, rules: &view, draws: &mut draws };
-                let syn = Packet::tcp(u64::from(k), tuple, TcpFlags::SYN);
                 let outcome = netns.receive(syn, CNI0, &mut env);
                 assert!(matches!(outcome, Outcome::Sent(_)));
                 let _ = black_box(outcome);

@@ -136,6 +136,8 @@ pub struct ProxyConfig {
     pub masquerade_bit: u8,
     /// Masquerade all traffic to ClusterIPs (kube-proxy's `masqueradeAll`).
     pub masquerade_all: bool,
+    /// The minor version of Kubernetes 1 that it is of, where versions differ.
+    pub profile: u16,
 }
 
 /// kube-proxy's mode.
@@ -143,6 +145,8 @@ pub struct ProxyConfig {
 pub enum ProxyMode {
     /// Chains of iptables rules.
     Iptables,
+    /// Maps and chains of nftables.
+    Nftables,
 }
 
 /// How rule changes reach the nodes.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use netfilter_model::host::Draws;
 use netfilter_model::packet::{Packet, TcpFlags};
-use netfilter_model::rule::{Origin, ValidationError};
+use netfilter_model::rule::RuleRef;
 
 use crate::config::Config;
 use crate::engine::queue::EventQueue;
@@ -20,7 +20,7 @@ use crate::ids::{ClientId, Id, IdVec, NodeId, PodId, ServiceId};
 use crate::kube::{ControlPlane, Effect, SetupError};
 use crate::net::fabric::{Fabric, Passage};
 use crate::propagation::Lags;
-use crate::proxy::iptables::{Iptables, ServiceRules};
+use crate::proxy::plane::{DataPlane, PlaneError, ServiceRules};
 use crate::record::{Cause, Counts, Name, OpenedBy, Recorder};
 use crate::time::SimTime;
 use crate::traffic::connection::Key;
@@ -38,7 +38,7 @@ pub enum RunError {
     Limit(#[from] LimitError),
     /// The proxy made rules that the kernel would refuse: a bug.
     #[error("the proxy made rules that the kernel refuses: {0}")]
-    Rules(#[from] ValidationError),
+    Rules(#[from] PlaneError),
 }
 
 /// Runs `config` once and tells `recorder` what happened.
@@ -106,7 +106,7 @@ pub fn check(config: &Config) -> Result<(), RunError> {
 #[derive(Debug)]
 pub struct World {
     kube: ControlPlane,
-    rules: Iptables,
+    rules: DataPlane,
     fabric: Fabric,
     traffic: Traffic,
     windows: Windows,
@@ -121,7 +121,7 @@ pub struct World {
     fingerprint: Fingerprint,
     effects: Vec<Effect>,
     outlet: Outlet,
-    error: Option<ValidationError>,
+    error: Option<PlaneError>,
     /// The next change of each Service whose times have not been told.
     untold: IdVec<ServiceId, u32>,
     /// Whether the run goes on to its duration, since nothing else ends it.
@@ -136,8 +136,8 @@ struct ServiceTraffic {
 }
 
 impl World {
-    /// Returns the rules of all nodes.
-    pub fn rules(&self) -> &Iptables {
+    /// Returns what the proxies of all nodes hold.
+    pub fn rules(&self) -> &DataPlane {
         &self.rules
     }
 
@@ -201,7 +201,7 @@ impl World {
         match event {
             Net::Arrive(node, key) => {
                 let packet = self.fabric.take(key);
-                let rules = self.rules.at(node, queue.now());
+                let rules = self.rules.at(node, queue.now(), &packet);
                 let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
                 let passage = self.fabric.arrive(node, packet, &rules, &mut draws, queue);
                 self.on_passage(passage, queue);
@@ -232,7 +232,7 @@ impl World {
             self.reach(node, addr, packet, queue);
             return;
         }
-        let rules = self.rules.at(node, queue.now());
+        let rules = self.rules.at(node, queue.now(), &packet);
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
         self.fabric.host_unreachable(node, &packet, &rules, &mut draws, queue);
     }
@@ -434,31 +434,35 @@ impl World {
             return;
         };
         let node = placement.node;
-        let rules = self.rules.at(node, queue.now());
+        let rules = self.rules.at(node, queue.now(), &packet);
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
         let passage = self.fabric.send(node, packet, &rules, &mut draws, queue);
         if let Passage::Travelling(Some(rule), sent) = &passage
             && packet.tcp_flags() == Some(TcpFlags::SYN)
         {
-            self.chosen(packet.id, rule.origin, sent, queue.now());
+            self.chosen((node, queue.now()), *rule, sent);
         }
         self.on_passage(passage, queue);
     }
 
-    /// Notes the endpoint that DNAT chose for an attempt.
-    fn chosen(&mut self, id: u64, rule: Origin, sent: &Packet, now: SimTime) {
-        let Some(connection) = self.traffic.connections.get_mut(Key::from_packet_id(id)) else {
+    /// Notes the endpoint that the proxy chose for an attempt.
+    fn chosen(&mut self, at: (NodeId, SimTime), rule: RuleRef, sent: &Packet) {
+        let Some(connection) = self.traffic.connections.get_mut(Key::from_packet_id(sent.id))
+        else {
             return;
         };
         let (service, _) = self.targets[connection.group];
-        let endpoint = PodId::from_index(rule.item as usize);
+        let Some((port, endpoint)) = self.rules.chosen(service, at, rule, sent) else {
+            return;
+        };
+        let now = at.1;
         if connection.endpoint == Some(endpoint) {
             return;
         }
         connection.chosen = Some((now, connection.syns == 1));
         let before = connection.endpoint.replace(endpoint);
         connection.endpoint_tuple = Some(sent.tuple);
-        connection.rule = Some(rule.owner);
+        connection.rule = Some(port);
         if let Some(before) = before
             && let Some(window) = self.windows.ended(service, before)
         {

@@ -133,7 +133,20 @@ static CLUSTER: Table = Table {
 static PROXY: Table = Table {
     name: "proxy",
     fields: &[
-        field("mode", Kind::Word(&["iptables"]), Default("iptables"), "kube-proxy's mode."),
+        field(
+            "mode",
+            Kind::Word(&["iptables", "nftables"]),
+            Default("iptables"),
+            "kube-proxy's mode.",
+        ),
+        field(
+            "profile",
+            Kind::Word(&[
+                "v1.28", "v1.29", "v1.30", "v1.31", "v1.32", "v1.33", "v1.34", "v1.35", "v1.36",
+            ]),
+            Default("v1.30"),
+            "The version of Kubernetes, where proxies' behaviour changed.",
+        ),
         field(
             "masqueradeBit",
             Kind::Int(0, 31),

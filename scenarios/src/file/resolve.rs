@@ -8,6 +8,7 @@ use sim_core::config::{
     Ipv4Cidr, KubeletConfig, Limits, ObjectName, OnSigterm, PodNetwork, Propagation, ProxyConfig,
     ProxyMode, Strategy, TargetPort,
 };
+use sim_core::proxy::profile::Profile;
 
 use super::diagnostic::{Diagnostic, Diagnostics, FileId, Span};
 use super::fields::APPLICATION;
@@ -199,7 +200,11 @@ fn check_ranges(node: &Node, config: &ClusterConfig, diagnostics: &mut Diagnosti
 
 fn proxy(node: &Node) -> Option<ProxyConfig> {
     Some(ProxyConfig {
-        mode: ProxyMode::Iptables,
+        mode: match node.get("mode")?.text()? {
+            "nftables" => ProxyMode::Nftables,
+            _ => ProxyMode::Iptables,
+        },
+        profile: Profile::parse(node.get("profile")?.text()?)?.minor(),
         masquerade_bit: whole(node.get("masqueradeBit")?)?,
         masquerade_all: node.get("masqueradeAll")?.bool()?,
     })

@@ -199,7 +199,7 @@ mod tests {
             ("{ apiVersion: rulelag/v1, cluster: { nodes: 0 } }", "is too small"),
             ("{ apiVersion: rulelag/v1, events: [{ at: 1s }] }", "is not exactly one of"),
             ("{ apiVersion: rulelag/v1, duration: 5 }", "is none of"),
-            ("{ apiVersion: rulelag/v1, proxy: { mode: ipvs } }", "is none of the words"),
+            ("{ apiVersion: rulelag/v1, proxy: { mode: ipchains } }", "is none of the words"),
         ] {
             let document = parse(text, FileId::FIRST, &mut Diagnostics::default()).remove(0);
             let found = accepts(&schema, &schema, &document.to_json()).expect_err(text);

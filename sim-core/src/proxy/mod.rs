@@ -11,7 +11,7 @@
 //! version of Kubernetes is meant where they differ.
 //!
 //! In the simulator, rules are kept once, as versions in the Services' histories; a node's rules
-//! at a time are a view of them ([`iptables::NodeRules`]).
+//! at a time are a view of them ([`plane`]).
 
 pub mod ebpf;
 pub mod endpoint;
@@ -19,6 +19,7 @@ pub mod iptables;
 pub mod ipvs;
 pub mod names;
 pub mod nftables;
+pub mod plane;
 pub mod profile;
 pub mod service;
 pub mod state;

@@ -19,7 +19,11 @@ impl Profile {
             return Some(Profile::CURRENT);
         }
         let minor = text.strip_prefix('v').unwrap_or(text).strip_prefix("1.")?;
-        let minor: u16 = minor.parse().ok()?;
+        Profile::from_minor(minor.parse().ok()?)
+    }
+
+    /// Returns the profile of a minor version, if its behaviour is known here.
+    pub fn from_minor(minor: u16) -> Option<Profile> {
         (28..=Profile::CURRENT.0).contains(&minor).then_some(Profile(minor))
     }
 

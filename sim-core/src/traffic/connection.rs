@@ -5,7 +5,7 @@ use std::time::Duration;
 use netfilter_model::tuple::Tuple;
 
 use super::{ClientPlace, Met};
-use crate::ids::{ClientId, PodId};
+use crate::ids::{ClientId, PodId, ServicePortId};
 use crate::time::SimTime;
 
 /// Names a connection; never valid again once it is gone.
@@ -74,8 +74,8 @@ pub struct Connection {
     pub chosen: Option<(SimTime, bool)>,
     /// The endpoint's address and port, as DNAT wrote them.
     pub endpoint_tuple: Option<Tuple>,
-    /// The rule that decided: Service port and position of its chain, as the proxy numbers them.
-    pub rule: Option<u32>,
+    /// The service port whose rules decided.
+    pub rule: Option<ServicePortId>,
     /// What its packets met last, if they came to harm.
     pub met: Option<Met>,
     /// Whether a deletion window of its Service was open when it began.

@@ -8,11 +8,11 @@ use netfilter_model::tuple::Protocol;
 
 use super::{World, node_name};
 use crate::engine::{self, Stats};
-use crate::ids::{Id, NodeId, PodId, ServiceId, ServicePortId, WindowId};
+use crate::ids::{Id, NodeId, PodId, ServiceId, WindowId};
 use crate::kube::ControlPlane;
 use crate::propagation::Version;
-use crate::proxy::iptables::ServiceRules;
 use crate::proxy::names;
+use crate::proxy::plane::ServiceRules;
 use crate::record::{self, Cause, Ended, Recorder, Symptom};
 use crate::time::SimTime;
 use crate::traffic::Outcome;
@@ -140,8 +140,8 @@ impl World {
         let port = self.rules.port_at(group.target).map(|(port, ..)| port);
         let service = port.map(|port| self.rules.port_name(port).clone());
         let endpoint = connection.endpoint_tuple.map(|tuple| (tuple.dst(), tuple.dst_part));
-        let rule = connection.rule.zip(endpoint).map(|(owner, (addr, port))| {
-            let name = self.rules.port_name(ServicePortId::from_index(owner as usize));
+        let rule = connection.rule.zip(endpoint).map(|(service_port, (addr, port))| {
+            let name = self.rules.port_name(service_port);
             let endpoint = SocketAddr::new(addr, port).to_string();
             names::endpoint_chain(name, Protocol::TCP, &endpoint).into()
         });

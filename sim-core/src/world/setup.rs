@@ -7,7 +7,7 @@ use crate::ids::{Id, IdVec, PodId, ServiceId};
 use crate::kube::{self, ControlPlane, SetupError};
 use crate::net::fabric::Fabric;
 use crate::propagation::Lags;
-use crate::proxy::iptables::{Iptables, ProxiedService};
+use crate::proxy::plane::{DataPlane, ProxiedService};
 use crate::record::Counts;
 use crate::traffic::{GroupPlace, Outlet, Traffic};
 use crate::window::{Load, Windows};
@@ -29,7 +29,7 @@ impl World {
             endpoints: service.endpoints.clone(),
         });
         let ranges = (0..config.cluster.nodes).filter_map(|node| kube::node_range(config, node));
-        let rules = Iptables::new(&config.cluster, &config.proxy, ranges, proxied.collect())?;
+        let rules = DataPlane::new(&config.cluster, &config.proxy, ranges, proxied.collect())?;
         let targets: Vec<(ServiceId, usize)> =
             config.clients.iter().map(|client| target(&kube, client)).collect::<Result<_, _>>()?;
         let places = places(config, &kube, &targets);

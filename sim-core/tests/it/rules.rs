@@ -5,18 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use expect_test::expect_file;
-use netfilter_model::hook::Table;
+use netfilter_model::hook::{Hook, Table};
 use netfilter_model::host::{Draws, Env};
 use netfilter_model::netns::{Netns, Outcome};
+use netfilter_model::nft;
 use netfilter_model::packet::{Packet, TcpFlags};
-use netfilter_model::rule::{LAW_BITS, Rules, Ruleset, iptables_save};
+use netfilter_model::rule::{
+    Chain, ChainId, LAW_BITS, Rules, Ruleset, SlotHit, SlotId, iptables_save,
+};
 use netfilter_model::tuple::{Protocol, Tuple};
 use sim_core::config::*;
 use sim_core::engine::rng::Seed;
 use sim_core::ids::{Id, NodeId, PodId, ServiceId};
 use sim_core::kube::endpoint_slice::Endpoint;
 use sim_core::net::plan::{AddressPlan, CNI0};
-use sim_core::proxy::iptables::{Iptables, ProxiedService};
+use sim_core::proxy::nftables::Nftables;
+use sim_core::proxy::plane::{DataPlane, ProxiedService};
+use sim_core::proxy::state::NodeInfo;
 use sim_core::time::SimTime;
 
 use crate::lab::{BACKENDS, Lab, Tool, skip};
@@ -49,25 +54,27 @@ fn service(name: &str, last: u8, endpoints: Arc<[Endpoint]>) -> ProxiedService {
     }
 }
 
-fn rules(config: &Config, services: Vec<ProxiedService>) -> Iptables {
+fn rules(config: &Config, services: Vec<ProxiedService>) -> DataPlane {
     let ranges =
         (0..config.cluster.nodes).filter_map(|node| sim_core::kube::node_range(config, node));
-    Iptables::new(&config.cluster, &config.proxy, ranges, services).expect("valid rules")
+    DataPlane::new(&config.cluster, &config.proxy, ranges, services).expect("valid rules")
 }
 
-/// Returns where a SYN from the client to a ClusterIP goes.
+fn syn(to: (Ipv4Addr, u16), port: u16) -> Packet {
+    Packet::tcp(1, Tuple::v4(Protocol::TCP, CLIENT, port, to.0, to.1), TcpFlags::SYN)
+}
+
+/// Returns where a packet from the client goes.
 fn send<R: Rules>(
     rules: &R,
     plan: &AddressPlan,
     netns: &mut Netns,
-    to: (Ipv4Addr, u16),
-    port: u16,
+    packet: Packet,
     draws: &mut impl Draws,
 ) -> Outcome {
-    let tuple = Tuple::v4(Protocol::TCP, CLIENT, port, to.0, to.1);
     let host = plan.host(NODE);
     let mut env = Env { now: SimTime::ZERO, host: &host, rules, draws };
-    netns.receive(Packet::tcp(1, tuple, TcpFlags::SYN), CNI0, &mut env)
+    netns.receive(packet, CNI0, &mut env)
 }
 
 fn no_draws(_: u32) -> u64 {
@@ -79,7 +86,7 @@ fn a_nodes_rules_read_as_iptables_save_prints_them() {
     let pods = endpoints(3, |k| Ipv4Addr::new(10, 244, 2, 9 + k as u8));
     let services = vec![service("web", 10, pods), service("empty", 11, [].into())];
     let rules = rules(&config(), services);
-    let ruleset = rules.at(NODE, SimTime::ZERO).to_ruleset().unwrap();
+    let ruleset = rules.to_ruleset(NODE, SimTime::ZERO).unwrap();
     expect_file!["../data/node-rules.iptables-save"].assert_eq(&iptables_save(&ruleset));
 }
 
@@ -89,7 +96,7 @@ fn rules_grow_by_three_for_each_endpoint() {
         let pods = endpoints(pods, |k| Ipv4Addr::from_bits(0x0af4_0000 + k));
         let services = (0..services).map(|k| service(&format!("s{k}"), 10 + k, pods.clone()));
         let ruleset = rules(&config(), services.collect());
-        let ruleset = ruleset.at(NODE, SimTime::ZERO).to_ruleset().unwrap();
+        let ruleset = ruleset.to_ruleset(NODE, SimTime::ZERO).unwrap();
         [Table::Nat, Table::Filter].map(|table| ruleset.rule_count(table))
     };
     let fixed = count(0, 0);
@@ -100,10 +107,10 @@ fn rules_grow_by_three_for_each_endpoint() {
     assert_eq!(count(7, 0), [fixed[0], fixed[1] + 7], "only a REJECT each");
 }
 
-fn seventy_four() -> (Iptables, Ruleset) {
+fn seventy_four() -> (DataPlane, Ruleset) {
     let pods = endpoints(74, |k| Ipv4Addr::new(10, 161, 33, 109 + k as u8));
     let rules = rules(&config(), vec![service("testapp-svc", 10, pods)]);
-    let ruleset = rules.at(NODE, SimTime::ZERO).to_ruleset().unwrap();
+    let ruleset = rules.to_ruleset(NODE, SimTime::ZERO).unwrap();
     (rules, ruleset)
 }
 
@@ -138,8 +145,9 @@ fn a_long_run_over_74_endpoints_is_fair() {
         let mut netns = Netns::default();
         let mut draws = |index| stream.draw(request, 0, 1, index);
         let to = (Ipv4Addr::new(10, 96, 0, 10), 80);
-        let view = rules.at(NODE, SimTime::ZERO);
-        let Outcome::Sent(egress) = send(&view, &plan, &mut netns, to, 40000, &mut draws) else {
+        let packet = syn(to, 40000);
+        let view = rules.at(NODE, SimTime::ZERO, &packet);
+        let Outcome::Sent(egress) = send(&view, &plan, &mut netns, packet, &mut draws) else {
             panic!("not sent");
         };
         *hits.entry(egress.packet.tuple.dst()).or_insert(0u32) += 1;
@@ -150,17 +158,52 @@ fn a_long_run_over_74_endpoints_is_fair() {
     assert!(chi2 < 116.1, "χ² = {chi2}");
 }
 
+/// A node's rules as one value each of x_tables and nftables.
+struct Whole(Ruleset, Option<nft::Ruleset>);
+
+impl Rules for Whole {
+    fn base(&self, table: Table, hook: Hook) -> Option<&Chain> {
+        self.0.base(table, hook)
+    }
+
+    fn chain(&self, table: Table, id: ChainId) -> &Chain {
+        Rules::chain(&self.0, table, id)
+    }
+
+    fn slot(&self, table: Table, slot: SlotId, packet: &Packet, from: u32) -> SlotHit<'_> {
+        self.0.slot(table, slot, packet, from)
+    }
+
+    fn tracks(&self) -> bool {
+        true
+    }
+
+    fn nft(&self) -> Option<&nft::Ruleset> {
+        self.1.as_ref()
+    }
+}
+
 #[test]
 fn a_view_is_the_ruleset_that_it_stands_for() {
-    let config = config();
+    for (mode, profile) in
+        [(ProxyMode::Iptables, 30), (ProxyMode::Nftables, 30), (ProxyMode::Nftables, 36)]
+    {
+        let mut config = config();
+        config.proxy.mode = mode;
+        config.proxy.profile = profile;
+        check_views(&config);
+    }
+}
+
+fn check_views(config: &Config) {
     let pods = |from: u8, count| endpoints(count, |k| Ipv4Addr::new(10, 244, 2, from + k as u8));
     let names = ["a", "b", "c", "d"];
     let services = names.iter().zip([3, 0, 1, 2]);
     let services = services
         .enumerate()
         .map(|(k, (name, count))| service(name, 10 + k as u8, pods(10 * (k as u8 + 1), count)));
-    let mut rules = rules(&config, services.collect());
-    let commit = |rules: &mut Iptables, service: usize, list, now: u64| {
+    let mut rules = rules(config, services.collect());
+    let commit = |rules: &mut DataPlane, service: usize, list, now: u64| {
         let lags = [ms(10), ms(30), ms(20)].into_iter();
         let now = SimTime::from_nanos(now * 1_000_000);
         rules.commit(ServiceId::from_index(service), &vec![list], now, lags).unwrap();
@@ -173,14 +216,25 @@ fn a_view_is_the_ruleset_that_it_stands_for() {
     for now in [0, 105, 115, 125, 135, 145, 155].map(|ms: u64| ms * 1_000_000) {
         let now = SimTime::from_nanos(now);
         for node in (0..3).map(NodeId::from_index) {
-            let view = rules.at(node, now);
-            let whole = view.to_ruleset().unwrap();
+            let own = IpAddr::V4(plan.node_address(node));
+            let own = NodeInfo {
+                name: "node".into(),
+                zone: None,
+                host_ip: own,
+                addresses: vec![own],
+                pod_cidr: None,
+            };
+            let nft = (config.proxy.mode == ProxyMode::Nftables)
+                .then(|| Nftables::of(&rules.state(own, node, now)).into_ruleset().unwrap());
+            let whole = Whole(rules.to_ruleset(node, now).unwrap(), nft);
             for port in 0..200u16 {
                 let to = (Ipv4Addr::new(10, 96, 0, 9 + (port % 6) as u8), 80 + port / 150);
+                let packet = syn(to, 40000 + port);
                 let draws = |index| stream.draw(u64::from(port), 0, 1, index);
                 let mut arms = [Netns::default(), Netns::default()];
-                let a = send(&view, &plan, &mut arms[0], to, 40000 + port, &mut draws.clone());
-                let b = send(&whole, &plan, &mut arms[1], to, 40000 + port, &mut draws.clone());
+                let view = rules.at(node, now, &packet);
+                let a = send(&view, &plan, &mut arms[0], packet, &mut draws.clone());
+                let b = send(&whole, &plan, &mut arms[1], packet, &mut draws.clone());
                 assert_eq!(essence(a), essence(b), "{node:?} at {now} to {to:?}");
             }
         }
@@ -212,8 +266,7 @@ fn the_kernel_loads_these_rules_and_sends_packets_where_the_model_does() {
     let config = config();
     let rules = rules(&config, services);
     let node = NodeId::from_index(1);
-    let view = rules.at(node, SimTime::ZERO);
-    let text = iptables_save(&view.to_ruleset().unwrap());
+    let text = iptables_save(&rules.to_ruleset(node, SimTime::ZERO).unwrap());
     let plan = AddressPlan::new(&config.cluster);
     for tool in [Tool::Legacy, Tool::Nft] {
         let lab = match Lab::try_new(tool) {
@@ -232,9 +285,10 @@ fn the_kernel_loads_these_rules_and_sends_packets_where_the_model_does() {
             let vip = Ipv4Addr::new(10, 96, 0, 20 + backend);
             let tuple = Tuple::v4(Protocol::TCP, Ipv4Addr::new(10, 244, 1, 2), 40000, vip, 80);
             let host = plan.host(node);
+            let syn = Packet::tcp(1, tuple, TcpFlags::SYN);
+            let view = rules.at(node, SimTime::ZERO, &syn);
             let mut env =
                 Env { now: SimTime::ZERO, host: &host, rules: &view, draws: &mut no_draws };
-            let syn = Packet::tcp(1, tuple, TcpFlags::SYN);
             let Outcome::Sent(egress) = Netns::default().receive(syn, CNI0, &mut env) else {
                 panic!("{vip} is not forwarded");
             };

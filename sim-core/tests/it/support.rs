@@ -44,7 +44,12 @@ pub(crate) fn cluster(nodes: u32, replicas: u32, law: Law) -> Config {
             max_pods: 110,
             node_labels: BTreeMap::new(),
         },
-        proxy: ProxyConfig { mode: ProxyMode::Iptables, masquerade_bit: 14, masquerade_all: false },
+        proxy: ProxyConfig {
+            mode: ProxyMode::Iptables,
+            masquerade_bit: 14,
+            masquerade_all: false,
+            profile: 30,
+        },
         propagation: Propagation::Delay { law, nodes: BTreeMap::new() },
         kubelet: KubeletConfig {
             notice: zero.clone(),

@@ -80,7 +80,10 @@ impl Session {
         let probe = args.packet.as_deref().map(|text| self.packet(text)).transpose();
         let scenario = self.scenario(args)?;
         let (inputs, known_host) = match scenario {
-            Some((input, host)) => (Ok(vec![(input, Kind::IptablesRules)]), Some(host)),
+            Some((inputs, host)) => {
+                let known = |input: Input| input.kind().map(|kind| (input, kind));
+                (Ok(inputs.into_iter().filter_map(known).collect()), Some(host))
+            }
             None => (self.inputs(args), None),
         };
         let (probe, inputs) = (probe?, inputs?);
@@ -131,7 +134,7 @@ impl Session {
     }
 
     /// Returns the node of a scenario, if the rules are to come from one.
-    fn scenario(&mut self, args: &Explain) -> Result<Option<(Input, NodeHost)>, Wrong> {
+    fn scenario(&mut self, args: &Explain) -> Result<Option<(Vec<Input>, NodeHost)>, Wrong> {
         let [name] = &args.rules[..] else {
             return Ok(None);
         };

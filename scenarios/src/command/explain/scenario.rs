@@ -2,25 +2,28 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use netfilter_model::nft::nft_list;
 use netfilter_model::rule::iptables_save;
 use netfilter_model::{DeviceName, Prefix};
 use sim_core::World;
-use sim_core::config::Config;
+use sim_core::config::{Config, ProxyMode};
 use sim_core::engine::rng::Seed;
 use sim_core::ids::{Id as _, NodeId};
 use sim_core::net::plan::AddressPlan;
+use sim_core::proxy::nftables::Nftables;
+use sim_core::proxy::state::NodeInfo;
 use sim_core::time::SimTime;
 
 use super::host::{NodeHost, Way};
 use super::input::Input;
 
-/// Returns the rules of a node as `iptables-save` would print them, and the host that it is; or
-/// what is wrong, and what would be right.
+/// Returns the rules of a node as `iptables-save` and `nft` would print them, and the host that it
+/// is; or what is wrong, and what would be right.
 pub(super) fn node(
     config: &Config,
     scenario: &str,
     name: Option<&str>,
-) -> Result<(Input, NodeHost), (String, String)> {
+) -> Result<(Vec<Input>, NodeHost), (String, String)> {
     let nodes = config.cluster.nodes;
     let known = format!("as in `--node node-0`; the last one is node-{}", nodes.saturating_sub(1));
     let name = name.ok_or_else(|| ("a scenario has many nodes".to_owned(), known.clone()))?;
@@ -33,10 +36,30 @@ pub(super) fn node(
         (error.to_string(), "`rulelag run` says more about the scenario".to_owned())
     };
     let world = World::new(config, &Seed::new(1, 0)).map_err(|error| failed(&error))?;
-    let rules = world.rules().at(node, SimTime::ZERO).to_ruleset();
-    let rules = rules.map_err(|error| failed(&error))?;
-    let input = Input { name: format!("node-{index} of {scenario}"), text: iptables_save(&rules) };
-    Ok((input, host(config, node)))
+    let rules = world.rules().to_ruleset(node, SimTime::ZERO).map_err(|error| failed(&error))?;
+    let name = format!("node-{index} of {scenario}");
+    let mut inputs = vec![Input { name: name.clone(), text: iptables_save(&rules) }];
+    if config.proxy.mode == ProxyMode::Nftables {
+        let own = node_info(config, node);
+        let table = Nftables::of(&world.rules().state(own, node, SimTime::ZERO));
+        let rules = table.into_ruleset().map_err(|error| failed(&error))?;
+        inputs.push(Input { name, text: nft_list(&rules) });
+    }
+    Ok((inputs, host(config, node)))
+}
+
+/// Returns the node as its proxy knows it.
+fn node_info(config: &Config, node: NodeId) -> NodeInfo {
+    let plan = AddressPlan::new(&config.cluster);
+    let own = IpAddr::V4(plan.node_address(node));
+    let bridge = IpAddr::V4(plan.bridge_address(node));
+    NodeInfo {
+        name: format!("node-{}", node.index()),
+        zone: None,
+        host_ip: own,
+        addresses: vec![Ipv4Addr::LOCALHOST.into(), own, bridge],
+        pod_cidr: Some(Prefix::new(bridge, config.cluster.node_prefix_len)),
+    }
 }
 
 /// Returns the host that a node is: flannel's host-gw, as in a run.

@@ -183,7 +183,7 @@ impl Common {
     }
 
     /// Returns the rules without Services, for others' rules to be added.
-    pub(super) fn builder(settings: &Settings) -> (RulesetBuilder, Slots) {
+    pub(in crate::proxy) fn builder(settings: &Settings) -> (RulesetBuilder, Slots) {
         let mut rules = RulesetBuilder::new();
         rules.family(settings.family);
         rules.load(Table::Nat);

@@ -6,7 +6,7 @@ use netfilter_model::Prefix;
 use netfilter_model::hook::{Hook, Table};
 use netfilter_model::rule::{Match, Nat, Origin, Rule, RulesetBuilder, SlotId, Target};
 
-use super::common::random_fully;
+use crate::proxy::iptables::common::random_fully;
 
 /// Adds flannel's rules, after kube-proxy's; returns where those about a node's own Pods go.
 pub(super) fn common(rules: &mut RulesetBuilder, cluster: &Prefix, mark: u32) -> SlotId {

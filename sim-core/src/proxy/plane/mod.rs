@@ -1,0 +1,475 @@
+//! The data planes of all nodes of a simulated cluster.
+//!
+//! A Service's endpoints are kept once, as versions in its history, with what the mode makes of
+//! them; what a node holds at a time is a view of those versions ([`NodeRules`]). Every mode
+//! serves ClusterIP Services of TCP, with flannel's rules around them.
+
+mod flannel;
+mod iptables;
+mod nftables;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netfilter_model::Prefix;
+use netfilter_model::hook::{Hook, Table};
+use netfilter_model::nft;
+use netfilter_model::packet::Packet;
+use netfilter_model::rule::{
+    Base, Chain, ChainId, Fragment, FragmentId, Origin, Rule, RuleRef, Rules, Ruleset, SlotHit,
+    SlotId, ValidationError,
+};
+use netfilter_model::tuple::{Family, Protocol};
+
+use self::iptables::Iptables;
+use self::nftables::Nftables;
+use super::endpoint;
+use super::profile::Profile;
+use super::service::{ServicePort, ServicePortName};
+use super::state::{NodeInfo, State};
+use crate::config::{ClusterConfig, Ipv4Cidr, ObjectName, ProxyConfig, ProxyMode};
+use crate::ids::{Id, IdVec, NodeId, PodId, ServiceId, ServicePortId};
+use crate::kube::endpoint_slice::{Endpoint, ServiceEndpoints};
+use crate::kube::object::{self, KubeProxyConfiguration, SyncSettings};
+use crate::propagation::{History, Version};
+use crate::record::Name;
+use crate::time::SimTime;
+
+/// A Service as the proxies are told of it.
+#[derive(Clone, Debug)]
+pub struct ProxiedService {
+    /// Its name.
+    pub name: ObjectName,
+    /// Its virtual address.
+    pub cluster_ip: Ipv4Addr,
+    /// Its ports, with their names.
+    pub ports: Vec<(Option<String>, u16)>,
+    /// Its endpoints at the start.
+    pub endpoints: ServiceEndpoints,
+}
+
+/// What the proxies of all nodes hold.
+#[derive(Debug)]
+pub struct DataPlane {
+    services: IdVec<ServiceId, ServiceState>,
+    ports: IdVec<ServicePortId, Port>,
+    /// Service ports by address and port, sorted.
+    by_target: Vec<((u32, u16), ServicePortId)>,
+    config: KubeProxyConfiguration,
+    profile: Profile,
+    /// flannel's rules about a node's own Pods.
+    local: Vec<[Rule; 3]>,
+    mode: Mode,
+}
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)]
+enum Mode {
+    Iptables(Iptables),
+    Nftables(Nftables),
+}
+
+#[derive(Debug)]
+struct ServiceState {
+    history: History<ServiceRules>,
+    ports: Vec<ServicePortId>,
+}
+
+/// One service port.
+#[derive(Debug)]
+struct Port {
+    service: ServiceId,
+    /// Its place in the Service's list.
+    index: usize,
+    name: Name,
+    port: ServicePort,
+}
+
+/// One version of a Service: its ports' endpoints and rules.
+#[derive(Debug)]
+pub struct ServiceRules {
+    ports: Vec<PortRules>,
+}
+
+#[derive(Debug)]
+struct PortRules {
+    endpoints: Arc<[Endpoint]>,
+    made: Made,
+}
+
+/// What a mode makes of a port's endpoints.
+#[derive(Debug)]
+enum Made {
+    Fragment(Arc<Fragment>),
+    Nft(Arc<nft::Ruleset>),
+}
+
+/// Rules that the kernel would refuse: a bug.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlaneError {
+    /// Of iptables.
+    #[error(transparent)]
+    Iptables(#[from] ValidationError),
+    /// Of nftables.
+    #[error("{0}")]
+    Nftables(#[from] nft::Problem),
+}
+
+impl ServiceRules {
+    /// Returns the endpoints of the port at `index`.
+    pub fn endpoints(&self, index: usize) -> &[Endpoint] {
+        &self.ports[index].endpoints
+    }
+
+    /// Returns the endpoints of all ports.
+    pub fn all(&self) -> impl Iterator<Item = &Endpoint> {
+        self.ports.iter().flat_map(|port| port.endpoints.iter())
+    }
+
+    /// Returns whether `pod` is an endpoint of some port.
+    pub fn names(&self, pod: PodId) -> bool {
+        self.ports.iter().any(|port| port.endpoints.iter().any(|endpoint| endpoint.pod == pod))
+    }
+}
+
+impl DataPlane {
+    /// Returns what proxies hold for `services`, the same on all nodes.
+    ///
+    /// # Errors
+    ///
+    /// If the rules would be refused by the kernel; that is a bug.
+    pub fn new(
+        cluster: &ClusterConfig,
+        proxy: &ProxyConfig,
+        node_ranges: impl Iterator<Item = Ipv4Cidr>,
+        services: Vec<ProxiedService>,
+    ) -> Result<DataPlane, PlaneError> {
+        let pods = prefix(cluster.pod_cidr);
+        let profile = Profile::from_minor(proxy.profile).unwrap_or_default();
+        let settings = SyncSettings {
+            masquerade_bit: proxy.masquerade_bit,
+            masquerade_all: proxy.masquerade_all,
+            ..SyncSettings::default()
+        };
+        let config = KubeProxyConfiguration {
+            mode: match proxy.mode {
+                ProxyMode::Iptables => object::ProxyMode::Iptables,
+                ProxyMode::Nftables => object::ProxyMode::Nftables,
+            },
+            cluster_cidrs: vec![pods.clone()],
+            iptables: settings,
+            nftables: settings,
+            ..KubeProxyConfiguration::default()
+        };
+        let local = node_ranges.map(|range| flannel::of_node(&pods, &prefix(range)));
+        let mut plane = DataPlane {
+            services: IdVec::new(),
+            ports: IdVec::new(),
+            by_target: Vec::new(),
+            profile,
+            local: local.collect(),
+            mode: match proxy.mode {
+                ProxyMode::Iptables => Mode::Iptables(Iptables::new(&pods, proxy, &services)?),
+                ProxyMode::Nftables => Mode::Nftables(Nftables::new(&pods, &config, profile)?),
+            },
+            config,
+        };
+        for service in services {
+            plane.add_service(service)?;
+        }
+        plane.by_target.sort_unstable();
+        Ok(plane)
+    }
+
+    fn add_service(&mut self, service: ProxiedService) -> Result<(), PlaneError> {
+        let id = ServiceId::from_index(self.services.len());
+        let mut ports = Vec::new();
+        for (index, (name, number)) in service.ports.iter().enumerate() {
+            let name = ServicePortName::new(&service.name, name.as_deref(), Protocol::TCP);
+            let port = self.ports.push(Port {
+                service: id,
+                index,
+                name: (*name.text).into(),
+                port: ServicePort::cluster_ip_only(name, service.cluster_ip.into(), *number),
+            });
+            self.by_target.push(((service.cluster_ip.to_bits(), *number), port));
+            ports.push(port);
+        }
+        let rules = self.make(&ports, &service.endpoints)?;
+        self.services.push(ServiceState { history: History::new(rules), ports });
+        Ok(())
+    }
+
+    /// Commits a change of `service` at `now`; it goes live on node i after the i-th lag.
+    ///
+    /// # Errors
+    ///
+    /// If the rules would be refused by the kernel; that is a bug.
+    pub fn commit(
+        &mut self,
+        service: ServiceId,
+        endpoints: &ServiceEndpoints,
+        now: SimTime,
+        lags: impl Iterator<Item = Duration>,
+    ) -> Result<&Version<ServiceRules>, PlaneError> {
+        if let Mode::Iptables(mode) = &mut self.mode {
+            let old = self.services[service].history.newest().content.all().count();
+            mode.recount(old, count(endpoints));
+        }
+        let ports = self.services[service].ports.clone();
+        let rules = self.make(&ports, endpoints)?;
+        Ok(self.services[service].history.commit(now, rules, lags))
+    }
+
+    /// Makes a version of the Service that has these ports.
+    fn make(
+        &mut self,
+        ports: &[ServicePortId],
+        endpoints: &ServiceEndpoints,
+    ) -> Result<ServiceRules, PlaneError> {
+        let mut rules = Vec::with_capacity(ports.len());
+        for (&id, endpoints) in ports.iter().zip(endpoints) {
+            let port = &self.ports[id].port;
+            let made = match &mut self.mode {
+                Mode::Iptables(mode) => Made::Fragment(Arc::new(mode.make(id, port, endpoints)?)),
+                Mode::Nftables(mode) => {
+                    let mut state = state(&self.config, self.profile, anywhere());
+                    state.ports.push((port.clone(), told(endpoints)));
+                    Made::Nft(Arc::new(mode.make(&state)?))
+                }
+            };
+            rules.push(PortRules { endpoints: endpoints.clone(), made });
+        }
+        Ok(ServiceRules { ports: rules })
+    }
+
+    /// Returns the versions of `service`.
+    pub fn history(&self, service: ServiceId) -> &History<ServiceRules> {
+        &self.services[service].history
+    }
+
+    /// Forgets versions of `service` that no node has had since `time`.
+    pub fn forget_before(&mut self, service: ServiceId, time: SimTime) {
+        self.services[service].history.forget_before(time);
+    }
+
+    /// Returns when the last node has, or will have, all that is committed.
+    pub fn last_live(&self) -> SimTime {
+        let last = |state: &ServiceState| state.history.newest().last_live;
+        self.services.iter().map(|(_, state)| last(state)).max().unwrap_or(SimTime::ZERO)
+    }
+
+    /// Returns the name of a service port, given by an origin's owner.
+    pub fn port_name(&self, port: ServicePortId) -> &Name {
+        &self.ports[port].name
+    }
+
+    /// Returns the service port at an address and port.
+    pub fn port_at(&self, target: (Ipv4Addr, u16)) -> Option<(ServicePortId, ServiceId, usize)> {
+        let id = self.find(target.0.to_bits(), target.1)?;
+        Some((id, self.ports[id].service, self.ports[id].index))
+    }
+
+    /// Returns what a node holds at `now`, as far as it concerns a packet.
+    #[inline]
+    pub fn at(&self, node: NodeId, now: SimTime, packet: &Packet) -> NodeRules<'_> {
+        match &self.mode {
+            Mode::Iptables(mode) => {
+                NodeRules::Iptables(iptables::NodeRules { plane: self, mode, node, now })
+            }
+            Mode::Nftables(mode) => {
+                let port = match packet.tuple.dst() {
+                    IpAddr::V4(dst) if packet.tuple.protocol == Protocol::TCP => {
+                        self.find(dst.to_bits(), packet.tuple.dst_part)
+                    }
+                    _ => None,
+                };
+                let made = port.map(|port| &self.held(port, node, now).made);
+                let rules = match made {
+                    Some(Made::Nft(rules)) => rules,
+                    _ => mode.without_services(),
+                };
+                NodeRules::Nftables(nftables::NodeRules { plane: self, mode, rules, node })
+            }
+        }
+    }
+
+    /// Returns the service port and the Pod that a packet to `service` is sent to, as it left a
+    /// node at `now`; `rule` is the one that rewrote it.
+    pub fn chosen(
+        &self,
+        service: ServiceId,
+        (node, now): (NodeId, SimTime),
+        rule: RuleRef,
+        sent: &Packet,
+    ) -> Option<(ServicePortId, PodId)> {
+        if let Mode::Iptables(_) = self.mode {
+            let Origin { owner, item } = rule.origin;
+            return Some((
+                ServicePortId::from_index(owner as usize),
+                PodId::from_index(item as usize),
+            ));
+        }
+        let to = (sent.tuple.dst(), sent.tuple.dst_part);
+        let state = &self.services[service];
+        let version = state.history.at(node, now);
+        let ports = state.ports.iter().zip(&version.content.ports);
+        let mut found = ports.flat_map(|(port, rules)| {
+            let mut endpoints = rules.endpoints.iter();
+            let is = |endpoint: &&Endpoint| (IpAddr::V4(endpoint.addr), endpoint.port) == to;
+            endpoints.find(is).map(|endpoint| (*port, endpoint.pod))
+        });
+        found.next()
+    }
+
+    /// Returns what the proxy of a node has been told, all Services, as far as it is live at
+    /// `now`: what any mode's rules can be made of anew.
+    pub fn state(&self, node: NodeInfo, at: NodeId, now: SimTime) -> State {
+        let mut state = state(&self.config, self.profile, node);
+        for (id, port) in self.ports.iter() {
+            state.ports.push((port.port.clone(), told(&self.held(id, at, now).endpoints)));
+        }
+        state.ports.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        state
+    }
+
+    /// Returns the whole ruleset of x_tables that a node holds, for rendering and comparison.
+    ///
+    /// # Errors
+    ///
+    /// If the rules would be refused by the kernel; that is a bug.
+    pub fn to_ruleset(&self, node: NodeId, now: SimTime) -> Result<Ruleset, ValidationError> {
+        let (base, slot) = self.base();
+        let mut fragments = Vec::new();
+        for port in self.ports.ids() {
+            if let Made::Fragment(fragment) = &self.held(port, node, now).made {
+                fragments.push(fragment.clone());
+            }
+        }
+        let mut local = base.fragment(FragmentId(u32::MAX));
+        for rule in &self.local[node.index()] {
+            local.contribute(slot, rule.clone());
+        }
+        fragments.push(Arc::new(local.build()?));
+        Ruleset::assemble(base, &fragments)
+    }
+
+    /// Returns the rules of x_tables that do not depend on Services, and where flannel's rules
+    /// about a node's own Pods go.
+    fn base(&self) -> (&Base, SlotId) {
+        match &self.mode {
+            Mode::Iptables(mode) => (&mode.common.base, mode.flannel_local),
+            Mode::Nftables(mode) => (&mode.base, mode.flannel_local),
+        }
+    }
+
+    #[inline]
+    fn find(&self, addr: u32, port: u16) -> Option<ServicePortId> {
+        let index = self.by_target.binary_search_by_key(&(addr, port), |entry| entry.0).ok()?;
+        Some(self.by_target[index].1)
+    }
+
+    #[inline]
+    fn held(&self, id: ServicePortId, node: NodeId, now: SimTime) -> &PortRules {
+        let port = &self.ports[id];
+        &self.services[port.service].history.at(node, now).content.ports[port.index]
+    }
+
+    /// Returns flannel's rules about the node's own Pods, from position `from` on.
+    fn flannel(&self, node: NodeId, from: u32) -> SlotHit<'_> {
+        let rules = &self.local[node.index()];
+        let from = (from as usize).min(rules.len());
+        SlotHit { rules: &rules[from..], before: from as u32, total: rules.len() as u32 }
+    }
+}
+
+/// What one node holds at one time, as far as it concerns one packet.
+#[derive(Clone, Copy, Debug)]
+pub enum NodeRules<'a> {
+    /// Of iptables mode.
+    Iptables(iptables::NodeRules<'a>),
+    /// Of nftables mode.
+    Nftables(nftables::NodeRules<'a>),
+}
+
+impl Rules for NodeRules<'_> {
+    #[inline]
+    fn base(&self, table: Table, hook: Hook) -> Option<&Chain> {
+        match self {
+            NodeRules::Iptables(rules) => rules.base(table, hook),
+            NodeRules::Nftables(rules) => rules.base(table, hook),
+        }
+    }
+
+    #[inline]
+    fn chain(&self, table: Table, id: ChainId) -> &Chain {
+        match self {
+            NodeRules::Iptables(rules) => rules.chain(table, id),
+            NodeRules::Nftables(rules) => rules.chain(table, id),
+        }
+    }
+
+    #[inline]
+    fn slot(&self, table: Table, slot: SlotId, packet: &Packet, from: u32) -> SlotHit<'_> {
+        match self {
+            NodeRules::Iptables(rules) => rules.slot(table, slot, packet, from),
+            NodeRules::Nftables(rules) => rules.slot(table, slot, packet, from),
+        }
+    }
+
+    #[inline]
+    fn tracks(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn nft(&self) -> Option<&nft::Ruleset> {
+        match self {
+            NodeRules::Iptables(_) => None,
+            NodeRules::Nftables(rules) => rules.nft(),
+        }
+    }
+}
+
+fn state(config: &KubeProxyConfiguration, profile: Profile, node: NodeInfo) -> State {
+    State { family: Family::V4, node, config: config.clone(), profile, ports: Vec::new() }
+}
+
+/// A node of which nothing is known: rules that concern a ClusterIP alone are the same on all.
+fn anywhere() -> NodeInfo {
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    NodeInfo {
+        name: String::new(),
+        zone: None,
+        host_ip: loopback,
+        addresses: vec![loopback],
+        pod_cidr: None,
+    }
+}
+
+/// Returns endpoints as a proxy is told of them: those that the simulator's controller gives are
+/// the ones to be used.
+fn told(endpoints: &[Endpoint]) -> Vec<endpoint::Endpoint> {
+    let of = |&Endpoint { pod, addr, port }: &Endpoint| endpoint::Endpoint {
+        addr: IpAddr::V4(addr),
+        port,
+        text: format!("{addr}:{port}").into(),
+        ready: true,
+        serving: true,
+        terminating: false,
+        local: false,
+        zone_hints: [].into(),
+        node_hints: [].into(),
+        item: pod.index() as u32,
+    };
+    endpoints.iter().map(of).collect()
+}
+
+fn count(endpoints: &ServiceEndpoints) -> usize {
+    endpoints.iter().map(|port| port.len()).sum()
+}
+
+fn prefix(cidr: Ipv4Cidr) -> Prefix {
+    Prefix::new(IpAddr::V4(cidr.base()), cidr.prefix_len())
+}

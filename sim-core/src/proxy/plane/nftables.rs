@@ -1,0 +1,92 @@
+//! nftables mode: for each service port a table that holds it alone.
+//!
+//! Packets find a Service's chains by looking up address, protocol and port in maps, whatever
+//! other Services there are. So what a packet to one Service meets on a node is what it meets in
+//! a table with this Service alone, and that is kept once for each version.
+
+use netfilter_model::Prefix;
+use netfilter_model::hook::{Hook, Table};
+use netfilter_model::nft::{Problem, Ruleset};
+use netfilter_model::packet::Packet;
+use netfilter_model::rule::{Base, Chain, ChainId, Rules, RulesetBuilder, SlotHit, SlotId};
+
+use super::{DataPlane, PlaneError, anywhere, flannel, state};
+use crate::ids::NodeId;
+use crate::kube::object::KubeProxyConfiguration;
+use crate::proxy::nftables;
+use crate::proxy::profile::Profile;
+use crate::proxy::state::State;
+
+/// What nodes hold without Services.
+#[derive(Debug)]
+pub(super) struct Nftables {
+    /// flannel's rules, which are of x_tables.
+    pub(super) base: Base,
+    pub(super) flannel_local: SlotId,
+    without_services: Ruleset,
+}
+
+impl Nftables {
+    pub(super) fn new(
+        pods: &Prefix,
+        config: &KubeProxyConfiguration,
+        profile: Profile,
+    ) -> Result<Nftables, PlaneError> {
+        let mut builder = RulesetBuilder::new();
+        let flannel_local =
+            flannel::common(&mut builder, pods, 1 << config.nftables.masquerade_bit);
+        let state = state(config, profile, anywhere());
+        Ok(Nftables {
+            base: builder.build_base()?,
+            flannel_local,
+            without_services: nftables::Nftables::of(&state).into_ruleset()?,
+        })
+    }
+
+    pub(super) fn without_services(&self) -> &Ruleset {
+        &self.without_services
+    }
+
+    /// Returns the table of a proxy that knows one service port.
+    pub(super) fn make(&self, state: &State) -> Result<Ruleset, Problem> {
+        nftables::Nftables::of(state).into_ruleset()
+    }
+}
+
+/// What one node holds at one time for one packet.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeRules<'a> {
+    pub(super) plane: &'a DataPlane,
+    pub(super) mode: &'a Nftables,
+    pub(super) rules: &'a Ruleset,
+    pub(super) node: NodeId,
+}
+
+impl Rules for NodeRules<'_> {
+    #[inline]
+    fn base(&self, table: Table, hook: Hook) -> Option<&Chain> {
+        self.mode.base.builtin(table, hook)
+    }
+
+    #[inline]
+    fn chain(&self, table: Table, id: ChainId) -> &Chain {
+        self.mode.base.chain(table, id)
+    }
+
+    fn slot(&self, _: Table, slot: SlotId, _: &Packet, from: u32) -> SlotHit<'_> {
+        if slot == self.mode.flannel_local {
+            return self.plane.flannel(self.node, from);
+        }
+        SlotHit { rules: &[], before: 0, total: 0 }
+    }
+
+    #[inline]
+    fn tracks(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn nft(&self) -> Option<&Ruleset> {
+        Some(self.rules)
+    }
+}
