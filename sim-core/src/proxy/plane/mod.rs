@@ -280,10 +280,8 @@ impl DataPlane {
             }
             Mode::Nftables(mode) => {
                 let port = match packet.tuple.dst() {
-                    IpAddr::V4(dst) if packet.tuple.protocol == Protocol::TCP => {
-                        self.find(dst.to_bits(), packet.tuple.dst_part)
-                    }
-                    _ => None,
+                    IpAddr::V4(dst) => self.nearest(dst.to_bits(), packet),
+                    IpAddr::V6(_) => None,
                 };
                 let made = port.map(|port| &self.held(port, node, now).made);
                 let rules = match made {
@@ -368,6 +366,19 @@ impl DataPlane {
     fn find(&self, addr: u32, port: u16) -> Option<ServicePortId> {
         let index = self.by_target.binary_search_by_key(&(addr, port), |entry| entry.0).ok()?;
         Some(self.by_target[index].1)
+    }
+
+    /// Returns the service port that a packet is for, or else one at its address: all of them
+    /// know that the address is a Service's.
+    #[inline]
+    fn nearest(&self, addr: u32, packet: &Packet) -> Option<ServicePortId> {
+        let is_tcp = packet.tuple.protocol == Protocol::TCP;
+        let port = if is_tcp { packet.tuple.dst_part } else { 0 };
+        let found = self.by_target.binary_search_by_key(&(addr, port), |entry| entry.0);
+        let near = found.unwrap_or_else(|at| at);
+        let before = near.checked_sub(1).and_then(|at| self.by_target.get(at));
+        let mut candidates = self.by_target.get(near).into_iter().chain(before);
+        candidates.find(|entry| entry.0.0 == addr).map(|entry| entry.1)
     }
 
     #[inline]
