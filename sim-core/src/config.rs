@@ -147,6 +147,8 @@ pub enum ProxyMode {
     Iptables,
     /// Maps and chains of nftables.
     Nftables,
+    /// A process on each node that dials endpoints.
+    Userspace,
 }
 
 /// How rule changes reach the nodes.

@@ -134,6 +134,11 @@ impl Lags {
         Lags { law: law.clone(), exceptions, keys }
     }
 
+    /// Returns what stands for a node's name in a position.
+    pub fn key(&self, node: NodeId) -> u64 {
+        self.keys[node.index()]
+    }
+
     /// Returns how many nodes there are.
     pub fn len(&self) -> usize {
         self.keys.len()

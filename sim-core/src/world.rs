@@ -10,13 +10,14 @@ use std::time::Duration;
 use netfilter_model::host::Draws;
 use netfilter_model::packet::{Packet, TcpFlags};
 use netfilter_model::rule::RuleRef;
+use netfilter_model::tuple::{Protocol, Tuple};
 
 use crate::config::Config;
 use crate::engine::queue::EventQueue;
 use crate::engine::rng::{Seed, Stream};
 use crate::engine::{self, Fingerprint, LimitError};
 use crate::event::Event;
-use crate::ids::{ClientId, Id, IdVec, NodeId, PodId, ServiceId};
+use crate::ids::{ClientId, Id, IdVec, NodeId, PodId, ServiceId, ServicePortId};
 use crate::kube::{ControlPlane, Effect, SetupError};
 use crate::net::fabric::{Fabric, Passage};
 use crate::propagation::Lags;
@@ -24,7 +25,7 @@ use crate::proxy::plane::{DataPlane, PlaneError, ServiceRules};
 use crate::record::{Cause, Counts, Name, OpenedBy, Recorder};
 use crate::time::SimTime;
 use crate::traffic::connection::Key;
-use crate::traffic::{ClientPlace, Host, Met, Outlet, Traffic};
+use crate::traffic::{ClientPlace, Host, Met, Outlet, Sender, Traffic};
 use crate::window::{Load, Windows};
 
 /// Why a run gave no result.
@@ -132,6 +133,8 @@ pub struct World {
 struct ServiceTraffic {
     name: Name,
     lag_draws: Stream,
+    /// For the order in which a node's process takes endpoints.
+    order_draws: Stream,
     loads: Vec<Load>,
 }
 
@@ -241,6 +244,14 @@ impl World {
         let (packet, cause) = match passage {
             Passage::Travelling(..) => return,
             Passage::Reached(node, addr, packet) => return self.reach(node, addr, packet, queue),
+            Passage::Local(node, packet) => {
+                if !self.rules.has_processes() {
+                    let cause = self.cause_of_loss(&packet);
+                    return self.traffic.met(packet.id, Met { cause, stale_for: None });
+                }
+                let accepts = self.rules.process_accepts(packet.tuple.dst_part);
+                return self.traffic.on_relay_packet(node, &packet, accepts, &mut self.outlet);
+            }
             Passage::Dropped(drop) => (drop.packet, account::cause_of(&drop)),
             Passage::Lost(packet) => (packet, self.cause_of_loss(&packet)),
         };
@@ -316,6 +327,10 @@ impl World {
                 self.traffic.on_timer(key, queue, &mut self.outlet);
             }
             Traffic::Served(key) => self.traffic.on_served(key, &mut self.outlet),
+            Traffic::Dial(key, dial) => self.traffic.on_dial_timeout(key, dial, &mut self.outlet),
+            Traffic::DialAgain(key, dial) => {
+                self.traffic.on_dial_again(key, dial, &mut self.outlet);
+            }
         }
     }
 
@@ -408,8 +423,14 @@ impl World {
                 self.outlet = outlet;
                 return;
             }
-            for (pod, packet) in outlet.packets.drain(..) {
-                self.send(pod, packet, queue);
+            for (sender, packet) in outlet.packets.drain(..) {
+                match sender {
+                    Sender::Pod(pod) => self.send(pod, packet, queue),
+                    Sender::Node(node) => self.send_local(node, packet, queue),
+                }
+            }
+            for key in outlet.dials.drain(..) {
+                self.dial(key, queue);
             }
             for (key, outcome) in outlet.ended.drain(..) {
                 self.account(key, outcome, queue.now(), recorder);
@@ -445,23 +466,67 @@ impl World {
         self.on_passage(passage, queue);
     }
 
-    /// Notes the endpoint that the proxy chose for an attempt.
+    /// Sends a packet of a process on `node`.
+    fn send_local(&mut self, node: NodeId, packet: Packet, queue: &mut EventQueue<Event>) {
+        let rules = self.rules.at(node, queue.now(), &packet);
+        let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
+        let passage = self.fabric.send_local(node, packet, &rules, &mut draws, queue);
+        self.on_passage(passage, queue);
+    }
+
+    /// Lets a node's process dial the endpoint whose turn it is.
+    fn dial(&mut self, key: Key, queue: &mut EventQueue<Event>) {
+        let Some(node) = self.traffic.relayed_on(key) else {
+            return;
+        };
+        let Some(connection) = self.traffic.connections.get(key) else {
+            return;
+        };
+        let target = self.targets[connection.group];
+        let lags = &self.lags;
+        let order = &self.services[target.0].order_draws;
+        let draw = |change, k| order.draw(lags.key(node), change, 0, k);
+        let now = queue.now();
+        let Some((port, endpoint)) = self.rules.next_endpoint(target, node, now, draw) else {
+            return self.traffic.no_endpoint(key, &mut self.outlet);
+        };
+        let source = self.fabric.source_address(node, endpoint.addr);
+        let from = self.traffic.relay_port(node);
+        let to = Tuple::v4(Protocol::TCP, source, from, endpoint.addr, endpoint.port);
+        self.choose(key, (port, endpoint.pod), to, now);
+        self.traffic.dial(key, to, queue, &mut self.outlet);
+    }
+
+    /// Notes the endpoint that rules chose for an attempt.
     fn chosen(&mut self, at: (NodeId, SimTime), rule: RuleRef, sent: &Packet) {
-        let Some(connection) = self.traffic.connections.get_mut(Key::from_packet_id(sent.id))
-        else {
+        let key = Key::from_packet_id(sent.id);
+        let Some(connection) = self.traffic.connections.get(key) else {
             return;
         };
         let (service, _) = self.targets[connection.group];
-        let Some((port, endpoint)) = self.rules.chosen(service, at, rule, sent) else {
+        if let Some(choice) = self.rules.chosen(service, at, rule, sent) {
+            self.choose(key, choice, sent.tuple, at.1);
+        }
+    }
+
+    /// Notes the endpoint that was chosen for an attempt, and the tuple that leads to it.
+    fn choose(
+        &mut self,
+        key: Key,
+        (port, endpoint): (ServicePortId, PodId),
+        tuple: Tuple,
+        now: SimTime,
+    ) {
+        let Some(connection) = self.traffic.connections.get_mut(key) else {
             return;
         };
-        let now = at.1;
+        let (service, _) = self.targets[connection.group];
         if connection.endpoint == Some(endpoint) {
             return;
         }
         connection.chosen = Some((now, connection.syns == 1));
         let before = connection.endpoint.replace(endpoint);
-        connection.endpoint_tuple = Some(sent.tuple);
+        connection.endpoint_tuple = Some(tuple);
         connection.rule = Some(port);
         if let Some(before) = before
             && let Some(window) = self.windows.ended(service, before)

@@ -135,9 +135,9 @@ static PROXY: Table = Table {
     fields: &[
         field(
             "mode",
-            Kind::Word(&["iptables", "nftables"]),
+            Kind::Word(&["iptables", "nftables", "userspace"]),
             Default("iptables"),
-            "kube-proxy's mode.",
+            "What makes Services' addresses work on every node.",
         ),
         field(
             "profile",

@@ -202,6 +202,7 @@ fn proxy(node: &Node) -> Option<ProxyConfig> {
     Some(ProxyConfig {
         mode: match node.get("mode")?.text()? {
             "nftables" => ProxyMode::Nftables,
+            "userspace" => ProxyMode::Userspace,
             _ => ProxyMode::Iptables,
         },
         profile: Profile::parse(node.get("profile")?.text()?)?.minor(),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use netfilter_model::DeviceId;
-use netfilter_model::host::{Draws, Env};
+use netfilter_model::host::{Draws, Env, Host, RouteQuery};
 use netfilter_model::netns::{Answer, Drop, Egress, Netns, Outcome};
 use netfilter_model::packet::{IcmpError, Packet};
 use netfilter_model::rule::{RuleRef, Rules};
@@ -54,9 +54,11 @@ pub enum Passage {
     Travelling(Option<RuleRef>, Packet),
     /// It has reached an address on the node's bridge.
     Reached(NodeId, Ipv4Addr, Packet),
+    /// It is for a socket of the node itself.
+    Local(NodeId, Packet),
     /// It is gone; its sender may have been told.
     Dropped(Drop),
-    /// It left the cluster, or was for the node itself: nobody answers.
+    /// It left the cluster: nobody answers.
     Lost(Packet),
 }
 
@@ -96,6 +98,32 @@ impl Fabric {
         self.sent += 1;
         let outcome = self.receive(node, packet, CNI0, rules, draws, schedule.now());
         self.pass_on(node, outcome, schedule)
+    }
+
+    /// Sends a packet from a process in the namespace of `node` itself.
+    pub fn send_local(
+        &mut self,
+        node: NodeId,
+        packet: Packet,
+        rules: &impl Rules,
+        draws: &mut impl Draws,
+        schedule: &mut impl Schedule<Event>,
+    ) -> Passage {
+        let host = self.plan.host(node);
+        let (dst, src) = (packet.tuple.dst(), packet.tuple.src());
+        let route = host.route(RouteQuery { dst, src, mark: packet.mark, in_dev: None });
+        let mut env = Env { now: schedule.now(), host: &host, rules, draws };
+        let outcome = self.nodes[node].netns.send(packet, route, &mut env);
+        self.pass_on(node, outcome, schedule)
+    }
+
+    /// Returns the address that a process of `node` sends from to `dst`.
+    pub fn source_address(&self, node: NodeId, dst: Ipv4Addr) -> Ipv4Addr {
+        if self.plan.node_of_pod(dst) == Some(node) {
+            self.plan.bridge_address(node)
+        } else {
+            self.plan.node_address(node)
+        }
     }
 
     /// Runs a packet that came in by `dev` through the namespace of `node`.
@@ -187,7 +215,7 @@ impl Fabric {
     ) -> Passage {
         match outcome {
             Outcome::Sent(egress) => self.transmit(node, egress, schedule),
-            Outcome::Local(delivery) => Passage::Lost(delivery.packet),
+            Outcome::Local(delivery) => Passage::Local(node, delivery.packet),
             Outcome::Dropped(drop) => Passage::Dropped(drop),
             Outcome::Rejected(rejection) => {
                 self.answer(node, rejection.answer, schedule);

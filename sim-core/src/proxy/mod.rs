@@ -23,3 +23,4 @@ pub mod plane;
 pub mod profile;
 pub mod service;
 pub mod state;
+pub mod userspace;

@@ -5,14 +5,14 @@ use netfilter_model::tuple::{Protocol, Tuple};
 
 use super::connection::{Begin, ClientState, Connection, Key};
 use super::tcp::{last_timeout, syn_timeout};
-use super::{ClientPlace, Event, Met, Outcome, Outlet, Traffic, purpose};
+use super::{ClientPlace, Event, Met, Outcome, Outlet, Sender, Traffic, purpose};
 use crate::engine::queue::Schedule;
 use crate::ids::{ClientId, Id, PodId};
 use crate::record::{Cause, Symptom};
 use crate::time::SimTime;
 
 /// Bytes of a request and of a response, headers included.
-const REQUEST_LEN: u32 = 240;
+pub(super) const REQUEST_LEN: u32 = 240;
 pub(super) const RESPONSE_LEN: u32 = 1240;
 
 impl Traffic {
@@ -105,7 +105,7 @@ impl Traffic {
             ClientState::Established => {
                 // The client closes a connection with an answer outstanding.
                 let rst = segment(key, connection.tuple, TcpFlags::RST | TcpFlags::ACK);
-                out.packets.push((connection.client.pod, rst));
+                out.packets.push((Sender::Pod(connection.client.pod), rst));
                 self.lose(key, Symptom::Timeout, None, schedule, out);
             }
             ClientState::Waiting | ClientState::FinWait | ClientState::Closed => {}
@@ -136,7 +136,8 @@ impl Traffic {
             L4::Udp | L4::IcmpEcho | L4::Other => return,
         };
         let mut send = |flags, len| {
-            out.packets.push((pod, Packet { len, ..segment(key, connection.tuple, flags) }));
+            out.packets
+                .push((Sender::Pod(pod), Packet { len, ..segment(key, connection.tuple, flags) }));
         };
         let acknowledge = TcpFlags::ACK;
         match connection.state {
@@ -151,6 +152,13 @@ impl Traffic {
                 send(acknowledge | TcpFlags::PSH, REQUEST_LEN);
             }
             ClientState::Established if flags.contains(TcpFlags::RST) => {
+                self.lose(key, Symptom::Reset, Some(Cause::Reset), schedule, out);
+            }
+            ClientState::Established
+                if flags.contains(TcpFlags::FIN) && !flags.contains(TcpFlags::PSH) =>
+            {
+                // The stream ends before the response.
+                send(acknowledge | TcpFlags::FIN, 40);
                 self.lose(key, Symptom::Reset, Some(Cause::Reset), schedule, out);
             }
             ClientState::Established if flags.contains(TcpFlags::PSH) => {
@@ -248,7 +256,8 @@ fn send_syn(
     out: &mut Outlet,
 ) {
     connection.syns += 1;
-    out.packets.push((connection.client.pod, segment(key, connection.tuple, TcpFlags::SYN)));
+    out.packets
+        .push((Sender::Pod(connection.client.pod), segment(key, connection.tuple, TcpFlags::SYN)));
     let next: SimTime = schedule.now() + syn_timeout(connection.syns).unwrap_or_else(last_timeout);
     schedule.at(next.min(connection.deadline), Event::Timer(key));
 }

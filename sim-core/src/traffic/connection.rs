@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use netfilter_model::tuple::Tuple;
 
+use super::relay::Relay;
 use super::{ClientPlace, Met};
 use crate::ids::{ClientId, PodId, ServicePortId};
 use crate::time::SimTime;
@@ -76,6 +77,8 @@ pub struct Connection {
     pub endpoint_tuple: Option<Tuple>,
     /// The service port whose rules decided.
     pub rule: Option<ServicePortId>,
+    /// The part of a proxying process on the client's node, if there is one.
+    pub(super) relay: Option<Box<Relay>>,
     /// What its packets met last, if they came to harm.
     pub met: Option<Met>,
     /// Whether a deletion window of its Service was open when it began.
@@ -115,6 +118,16 @@ pub enum ServerState {
 }
 
 impl Connection {
+    /// Returns whether no server has had the connection that this SYN asks for. A proxying
+    /// process may make several connections for one of its client's.
+    pub(super) fn is_new_to_servers(&self, syn: Tuple) -> bool {
+        match self.server {
+            ServerState::None => true,
+            ServerState::Closed => self.relay.is_some() && self.server_tuple != syn,
+            _ => false,
+        }
+    }
+
     /// Returns how long the endpoint had not been accepting when the attempt was sent.
     pub fn stale_for(&self) -> Option<Duration> {
         self.met.and_then(|met| met.stale_for)
@@ -164,6 +177,7 @@ impl Connections {
             chosen: None,
             endpoint_tuple: None,
             rule: None,
+            relay: None,
             met: None,
             inside: false,
         };
@@ -196,7 +210,8 @@ impl Connections {
             return;
         };
         let server_over = matches!(connection.server, ServerState::None | ServerState::Closed);
-        if connection.state == ClientState::Closed && server_over {
+        let relay_over = connection.relay.as_ref().is_none_or(|relay| relay.is_over());
+        if connection.state == ClientState::Closed && server_over && relay_over {
             connection.generation = connection.generation.wrapping_add(1);
             self.free.push(key.index);
         }

@@ -9,6 +9,7 @@
 pub mod arrival;
 mod client;
 pub mod connection;
+mod relay;
 mod server;
 pub mod tcp;
 
@@ -36,11 +37,16 @@ pub enum Event {
     Retry(Key),
     /// A server has its answer.
     Served(Key),
+    /// The time for a proxying process's dial, by its number, is over.
+    Dial(Key, u32),
+    /// A dial's SYN is due again.
+    DialAgain(Key, u32),
 }
 
 impl Event {
     /// The kinds of events.
-    pub const KINDS: [&str; 4] = ["arrival", "connection timer", "retry", "served"];
+    pub const KINDS: [&str; 6] =
+        ["arrival", "connection timer", "retry", "served", "dial timeout", "dial again"];
 
     /// Returns the index of the event's kind and what it concerns.
     pub fn kind(self) -> (usize, usize) {
@@ -49,6 +55,8 @@ impl Event {
             Event::Timer(key) => (1, key.index()),
             Event::Retry(key) => (2, key.index()),
             Event::Served(key) => (3, key.index()),
+            Event::Dial(key, _) => (4, key.index()),
+            Event::DialAgain(key, _) => (5, key.index()),
         }
     }
 }
@@ -65,14 +73,25 @@ pub enum Outcome {
 /// What a component of traffic wants from the world.
 #[derive(Debug, Default)]
 pub struct Outlet {
-    /// Packets that Pods send, in order.
-    pub packets: Vec<(PodId, Packet)>,
+    /// Packets to be sent, in order.
+    pub packets: Vec<(Sender, Packet)>,
     /// Attempts that ended; their connections are kept until the outlet is emptied.
     pub ended: Vec<(Key, Outcome)>,
     /// Connections of which one side is over, perhaps both.
     pub over: Vec<Key>,
     /// Pods that serve no connection any more.
     pub idle: Vec<PodId>,
+    /// Connections for which a proxying process wants an endpoint.
+    pub dials: Vec<Key>,
+}
+
+/// Who sends a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// A Pod.
+    Pod(PodId),
+    /// A process on a node, in the node's own namespace.
+    Node(NodeId),
 }
 
 impl Outlet {
@@ -82,6 +101,7 @@ impl Outlet {
             && self.ended.is_empty()
             && self.over.is_empty()
             && self.idle.is_empty()
+            && self.dials.is_empty()
     }
 
     /// Appends all of `other`.
@@ -90,6 +110,7 @@ impl Outlet {
         self.ended.append(&mut other.ended);
         self.over.append(&mut other.over);
         self.idle.append(&mut other.idle);
+        self.dials.append(&mut other.dials);
     }
 }
 
@@ -137,6 +158,8 @@ pub struct Traffic {
     /// Connections that have not ended on both sides.
     pub connections: Connections,
     servers: server::Servers,
+    /// The next source port of each node's proxying process.
+    relay_ports: Vec<u16>,
     /// Whether clients still send new requests.
     sending: bool,
     /// Attempts that are neither answered nor given up.
@@ -183,6 +206,7 @@ impl Traffic {
             groups: specs.iter().zip(places).map(group).collect(),
             connections: Connections::default(),
             servers: server::Servers::default(),
+            relay_ports: Vec::new(),
             sending: true,
             open: 0,
             requests: 0,

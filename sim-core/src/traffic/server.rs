@@ -4,7 +4,7 @@ use netfilter_model::packet::{L4, Packet, TcpFlags};
 
 use super::client::{RESPONSE_LEN, segment};
 use super::connection::{Connections, Key, ServerState};
-use super::{Event, Host, Met, Outlet, Traffic};
+use super::{Event, Host, Met, Outlet, Sender, Traffic};
 use crate::engine::queue::Schedule;
 use crate::ids::{Id, PodId};
 use crate::record::Cause;
@@ -94,7 +94,7 @@ impl Traffic {
             && !matches!(connection.server, ServerState::None | ServerState::Closed);
         let mut send = |flags, len| {
             let packet = Packet { len, ..segment(key, packet.tuple.reply(), flags) };
-            out.packets.push((host.pod, packet));
+            out.packets.push((Sender::Pod(host.pod), packet));
         };
         if flags.contains(TcpFlags::RST) {
             if ours {
@@ -105,7 +105,7 @@ impl Traffic {
         if flags.contains(TcpFlags::SYN) {
             if ours {
                 send(TcpFlags::SYN_ACK, 40);
-            } else if host.listening && connection.server == ServerState::None {
+            } else if host.listening && connection.is_new_to_servers(packet.tuple) {
                 connection.server = ServerState::SynReceived;
                 connection.server_pod = Some(host.pod);
                 connection.server_tuple = packet.tuple;
@@ -153,7 +153,7 @@ impl Traffic {
         connection.server = ServerState::Established;
         let response = segment(key, connection.server_tuple.reply(), TcpFlags::PSH | TcpFlags::ACK);
         let pod = connection.server_pod.expect("a served connection has a server");
-        out.packets.push((pod, Packet { len: RESPONSE_LEN, ..response }));
+        out.packets.push((Sender::Pod(pod), Packet { len: RESPONSE_LEN, ..response }));
     }
 
     /// Closes `pod`'s listener: connections that are not accepted yet are forgotten.
@@ -176,7 +176,8 @@ impl Traffic {
         for key in keys {
             if let Some(connection) = self.connections.get(key) {
                 let tuple = connection.server_tuple.reply();
-                out.packets.push((pod, segment(key, tuple, TcpFlags::RST | TcpFlags::ACK)));
+                out.packets
+                    .push((Sender::Pod(pod), segment(key, tuple, TcpFlags::RST | TcpFlags::ACK)));
             }
             self.servers.close(key, &mut self.connections, out);
         }

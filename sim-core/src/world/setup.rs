@@ -1,6 +1,6 @@
 //! The world as a run begins.
 
-use crate::config::{Arrivals, ClientSpec, Config};
+use crate::config::{Arrivals, ClientSpec, Config, ProxyMode};
 use crate::engine::Fingerprint;
 use crate::engine::rng::Seed;
 use crate::ids::{Id, IdVec, PodId, ServiceId};
@@ -43,6 +43,7 @@ impl World {
             .map(|(_, service)| ServiceTraffic {
                 name: service.spec.name.to_string().into(),
                 lag_draws: seed.stream(&format!("service/{}/lag", service.spec.name)),
+                order_draws: seed.stream(&format!("service/{}/order", service.spec.name)),
                 loads: Vec::new(),
             })
             .collect();
@@ -61,10 +62,12 @@ impl World {
             lags: Lags::new(&config.propagation, keys.collect()),
             services,
             targets: targets.into_iter().collect(),
-            has_expectation: config.clients.iter().all(|client| {
-                // An attempt must last until its SYN's answer is back.
-                client.arrivals == Arrivals::Poisson && client.timeout > round_trip
-            }),
+            // A process that dials again makes other losses of those that rules make.
+            has_expectation: config.proxy.mode != ProxyMode::Userspace
+                && config.clients.iter().all(|client| {
+                    // An attempt must last until its SYN's answer is back.
+                    client.arrivals == Arrivals::Poisson && client.timeout > round_trip
+                }),
             inside: Counts::default(),
             outside: Counts::default(),
             fingerprint: Fingerprint::default(),

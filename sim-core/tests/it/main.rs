@@ -8,6 +8,7 @@ mod ipvs;
 #[path = "../../../netfilter-model/tests/it/lab.rs"]
 mod lab;
 mod lifecycle;
+mod modes;
 mod neighbour;
 mod nftables;
 mod proxy;

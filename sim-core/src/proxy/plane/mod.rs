@@ -7,6 +7,7 @@
 mod flannel;
 mod iptables;
 mod nftables;
+mod userspace;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use netfilter_model::tuple::{Family, Protocol};
 
 use self::iptables::Iptables;
 use self::nftables::Nftables;
+use self::userspace::Userspace;
 use super::endpoint;
 use super::profile::Profile;
 use super::service::{ServicePort, ServicePortName};
@@ -68,6 +70,7 @@ pub struct DataPlane {
 enum Mode {
     Iptables(Iptables),
     Nftables(Nftables),
+    Userspace(Userspace),
 }
 
 #[derive(Debug)]
@@ -103,6 +106,8 @@ struct PortRules {
 enum Made {
     Fragment(Arc<Fragment>),
     Nft(Arc<nft::Ruleset>),
+    /// Endpoints are all that counts.
+    Nothing,
 }
 
 /// Rules that the kernel would refuse: a bug.
@@ -156,6 +161,8 @@ impl DataPlane {
             mode: match proxy.mode {
                 ProxyMode::Iptables => object::ProxyMode::Iptables,
                 ProxyMode::Nftables => object::ProxyMode::Nftables,
+                // Gone from the configuration with the mode.
+                ProxyMode::Userspace => object::ProxyMode::default(),
             },
             cluster_cidrs: vec![pods.clone()],
             iptables: settings,
@@ -172,6 +179,9 @@ impl DataPlane {
             mode: match proxy.mode {
                 ProxyMode::Iptables => Mode::Iptables(Iptables::new(&pods, proxy, &services)?),
                 ProxyMode::Nftables => Mode::Nftables(Nftables::new(&pods, &config, profile)?),
+                ProxyMode::Userspace => {
+                    Mode::Userspace(Userspace::new(&pods, 1 << proxy.masquerade_bit)?)
+                }
             },
             config,
         };
@@ -193,6 +203,9 @@ impl DataPlane {
                 name: (*name.text).into(),
                 port: ServicePort::cluster_ip_only(name, service.cluster_ip.into(), *number),
             });
+            if let Mode::Userspace(mode) = &mut self.mode {
+                mode.add(&self.ports[port].port);
+            }
             self.by_target.push(((service.cluster_ip.to_bits(), *number), port));
             ports.push(port);
         }
@@ -238,6 +251,7 @@ impl DataPlane {
                     state.ports.push((port.clone(), told(endpoints)));
                     Made::Nft(Arc::new(mode.make(&state)?))
                 }
+                Mode::Userspace(_) => Made::Nothing,
             };
             rules.push(PortRules { endpoints: endpoints.clone(), made });
         }
@@ -290,6 +304,9 @@ impl DataPlane {
                 };
                 NodeRules::Nftables(nftables::NodeRules { plane: self, mode, rules, node })
             }
+            Mode::Userspace(mode) => {
+                NodeRules::Userspace(userspace::NodeRules { plane: self, mode, node })
+            }
         }
     }
 
@@ -321,6 +338,38 @@ impl DataPlane {
         found.next()
     }
 
+    /// Returns whether a process on each node dials endpoints.
+    pub fn has_processes(&self) -> bool {
+        matches!(self.mode, Mode::Userspace(_))
+    }
+
+    /// Returns whether a node's process listens at a port of its own.
+    pub fn process_accepts(&self, port: u16) -> bool {
+        self.has_processes()
+            && super::userspace::index_of(port).is_some_and(|index| index < self.ports.len())
+    }
+
+    /// Returns the endpoint that the process on `node` dials next for the port at `index` of
+    /// `service`. `draw` gives the draws for the order of a list that is new to it, by the
+    /// number of the change.
+    pub fn next_endpoint(
+        &mut self,
+        (service, index): (ServiceId, usize),
+        node: NodeId,
+        now: SimTime,
+        draw: impl Fn(u32, u32) -> u64,
+    ) -> Option<(ServicePortId, Endpoint)> {
+        let state = &self.services[service];
+        let port = state.ports[index];
+        let version = state.history.at(node, now);
+        let endpoints = &version.content.ports[index].endpoints;
+        let Mode::Userspace(mode) = &mut self.mode else {
+            return None;
+        };
+        let next = mode.next(node, port, endpoints, |k| draw(version.ordinal, k));
+        next.map(|endpoint| (port, endpoint))
+    }
+
     /// Returns what the proxy of a node has been told, all Services, as far as it is live at
     /// `now`: what any mode's rules can be made of anew.
     pub fn state(&self, node: NodeInfo, at: NodeId, now: SimTime) -> State {
@@ -349,6 +398,11 @@ impl DataPlane {
         for rule in &self.local[node.index()] {
             local.contribute(slot, rule.clone());
         }
+        if let Mode::Userspace(mode) = &self.mode {
+            for (slot, rule) in mode.rules() {
+                local.contribute(slot, rule.clone());
+            }
+        }
         fragments.push(Arc::new(local.build()?));
         Ruleset::assemble(base, &fragments)
     }
@@ -359,6 +413,7 @@ impl DataPlane {
         match &self.mode {
             Mode::Iptables(mode) => (&mode.common.base, mode.flannel_local),
             Mode::Nftables(mode) => (&mode.base, mode.flannel_local),
+            Mode::Userspace(mode) => (&mode.base, mode.flannel_local),
         }
     }
 
@@ -402,6 +457,8 @@ pub enum NodeRules<'a> {
     Iptables(iptables::NodeRules<'a>),
     /// Of nftables mode.
     Nftables(nftables::NodeRules<'a>),
+    /// Of userspace mode.
+    Userspace(userspace::NodeRules<'a>),
 }
 
 impl Rules for NodeRules<'_> {
@@ -410,6 +467,7 @@ impl Rules for NodeRules<'_> {
         match self {
             NodeRules::Iptables(rules) => rules.base(table, hook),
             NodeRules::Nftables(rules) => rules.base(table, hook),
+            NodeRules::Userspace(rules) => rules.base(table, hook),
         }
     }
 
@@ -418,6 +476,7 @@ impl Rules for NodeRules<'_> {
         match self {
             NodeRules::Iptables(rules) => rules.chain(table, id),
             NodeRules::Nftables(rules) => rules.chain(table, id),
+            NodeRules::Userspace(rules) => rules.chain(table, id),
         }
     }
 
@@ -426,6 +485,7 @@ impl Rules for NodeRules<'_> {
         match self {
             NodeRules::Iptables(rules) => rules.slot(table, slot, packet, from),
             NodeRules::Nftables(rules) => rules.slot(table, slot, packet, from),
+            NodeRules::Userspace(rules) => rules.slot(table, slot, packet, from),
         }
     }
 
@@ -437,7 +497,7 @@ impl Rules for NodeRules<'_> {
     #[inline]
     fn nft(&self) -> Option<&nft::Ruleset> {
         match self {
-            NodeRules::Iptables(_) => None,
+            NodeRules::Iptables(_) | NodeRules::Userspace(_) => None,
             NodeRules::Nftables(rules) => rules.nft(),
         }
     }

@@ -1,0 +1,220 @@
+//! kube-proxy's userspace mode: rules that lead to a process on the node, which dials endpoints.
+//!
+//! ```text
+//! PREROUTING ─▶ KUBE-PORTALS-CONTAINER ─REDIRECT─▶ ┐
+//! OUTPUT     ─▶ KUBE-PORTALS-HOST      ─DNAT─────▶ ┴ the process's port ─dial─▶ endpoint
+//! ```
+//!
+//! The rules name Services, never endpoints: what a change of endpoints changes is the process's
+//! own list ([`RoundRobin`]).
+//!
+//! Kubernetes: pkg/proxy/userspace/{proxier,roundrobin}.go of 1.25, the last minor version with
+//! this mode.
+
+use std::net::IpAddr;
+
+use netfilter_model::Prefix;
+use netfilter_model::hook::{Hook, Table};
+use netfilter_model::rule::{
+    AddrType, CtStates, Nat, NatRange, Origin, Rule, Ruleset, RulesetBuilder, SlotId, Target,
+    ValidationError,
+};
+
+use super::service::ServicePort;
+use super::state::State;
+
+/// The process's ports, one for each service port in their order.
+///
+/// The kernel gives the process any free port of `net.ipv4.ip_local_port_range`; these stand
+/// outside of it, so that no client has one of them.
+const FIRST_PORT: u16 = 20_000;
+const LAST_PORT: u16 = 32_000;
+
+/// Where Services add rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// nat KUBE-PORTALS-CONTAINER: for packets that come in.
+    pub container: SlotId,
+    /// nat KUBE-PORTALS-HOST: for packets of the node itself.
+    pub host: SlotId,
+    /// nat KUBE-NODEPORT-CONTAINER.
+    pub node_container: SlotId,
+    /// nat KUBE-NODEPORT-HOST.
+    pub node_host: SlotId,
+    /// filter KUBE-NODEPORT-NON-LOCAL: lets what was sent on to the process in.
+    pub non_local: SlotId,
+}
+
+/// Returns the process's port for the service port at `index`, if there are that many.
+pub fn process_port(index: usize) -> Option<u16> {
+    let port = usize::from(FIRST_PORT) + index;
+    u16::try_from(port).ok().filter(|port| *port <= LAST_PORT)
+}
+
+/// Returns the place of the service port that a port of the process is for.
+pub fn index_of(process_port: u16) -> Option<usize> {
+    (FIRST_PORT..=LAST_PORT).contains(&process_port).then(|| usize::from(process_port - FIRST_PORT))
+}
+
+/// Returns the rules without Services, and where Services add theirs.
+pub fn builder() -> (RulesetBuilder, Slots) {
+    const PORTALS: &str = "handle ClusterIPs; NOTE: this must be before the NodePort rules";
+    const NODE_PORTS: &str =
+        "handle service NodePorts; NOTE: this must be the last rule in the chain";
+    let mut rules = RulesetBuilder::new();
+    rules.load(Table::Nat);
+    let mut chains =
+        [(Hook::Prerouting, "CONTAINER"), (Hook::Output, "HOST")].map(|(hook, side)| {
+            let portals = rules.chain(Table::Nat, format!("KUBE-PORTALS-{side}"));
+            let ports = rules.chain(Table::Nat, format!("KUBE-NODEPORT-{side}"));
+            let builtin = rules.builtin(Table::Nat, hook);
+            rules.append(Table::Nat, builtin, rule().comment(PORTALS).then(Target::Jump(portals)));
+            let to_node = rule().dst_type(AddrType::Local).comment(NODE_PORTS);
+            rules.append(Table::Nat, builtin, to_node.then(Target::Jump(ports)));
+            [portals, ports]
+        });
+    let non_local = rules.chain(Table::Filter, "KUBE-NODEPORT-NON-LOCAL");
+    let input = rules.builtin(Table::Filter, Hook::Input);
+    let comment = "Ensure that non-local NodePort traffic can flow";
+    rules.append(Table::Filter, input, rule().comment(comment).then(Target::Jump(non_local)));
+    let [[container, node_container], [host, node_host]] =
+        chains.each_mut().map(|pair| pair.map(|chain| rules.slot(Table::Nat, chain)));
+    let non_local = rules.slot(Table::Filter, non_local);
+    (rules, Slots { container, host, node_container, node_host, non_local })
+}
+
+/// Returns the rules of a service port, with where they go; `host_ip` is the node's address.
+pub fn rules_of(
+    port: &ServicePort,
+    slots: &Slots,
+    origin: Origin,
+    process_port: u16,
+    host_ip: IpAddr,
+) -> Vec<(SlotId, Rule)> {
+    let protocol = port.name.protocol;
+    let ports = Some((process_port, process_port));
+    let redirect = || Target::Nat(Nat::Redirect(NatRange { ports, ..NatRange::keep() }));
+    let dnat = || Target::Nat(Nat::Dnat(NatRange { ports, ..NatRange::address(host_ip) }));
+    let named = || Rule::new(origin).comment(port.name.text.clone());
+    let mut rules = Vec::new();
+    let vips =
+        std::iter::once(&port.cluster_ip).chain(&port.external_ips).chain(&port.load_balancer_vips);
+    for vip in vips {
+        let to = || {
+            Rule::new(origin)
+                .destination(Prefix::host(*vip))
+                .protocol(protocol)
+                .comment(port.name.text.clone())
+                .dport(protocol, port.port)
+        };
+        rules.push((slots.container, to().then(redirect())));
+        rules.push((slots.host, to().then(dnat())));
+    }
+    if let Some(node_port) = port.node_port {
+        let to = |port| named().protocol(protocol).dport(protocol, port);
+        rules.push((slots.node_container, to(node_port).then(redirect())));
+        rules.push((slots.node_host, to(node_port).then(dnat())));
+        let sent_on = to(process_port).ctstate(CtStates::NEW);
+        rules.push((slots.non_local, sent_on.then(Target::Accept)));
+    }
+    rules
+}
+
+/// Returns the rules that a node holds.
+///
+/// # Errors
+///
+/// If the kernel would refuse them.
+pub fn ruleset(state: &State) -> Result<Ruleset, ValidationError> {
+    let (mut builder, slots) = builder();
+    builder.family(state.family);
+    let base = builder.build_base()?;
+    let mut fragment = base.fragment(netfilter_model::rule::FragmentId(1));
+    let ports = state.ports.iter().enumerate();
+    for (index, (port, _)) in ports {
+        // What the process finds no port for, it does not serve.
+        let Some(process_port) = process_port(index) else {
+            break;
+        };
+        let origin = Origin { owner: index as u32, item: 0 };
+        for (slot, rule) in rules_of(port, &slots, origin, process_port, state.node.host_ip) {
+            fragment.contribute(slot, rule);
+        }
+    }
+    Ruleset::assemble(&base, &[fragment.build()?.into()])
+}
+
+/// The process's place in a service port's endpoints.
+///
+/// The list is shuffled whenever it changes, and begun anew.
+///
+/// Kubernetes: pkg/proxy/userspace/roundrobin.go, LoadBalancerRR.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundRobin<T> {
+    told: Vec<T>,
+    list: Vec<T>,
+    next: usize,
+}
+
+impl<T> Default for RoundRobin<T> {
+    fn default() -> RoundRobin<T> {
+        RoundRobin { told: Vec::new(), list: Vec::new(), next: 0 }
+    }
+}
+
+impl<T: Copy + PartialEq> RoundRobin<T> {
+    /// Tells the endpoints. If they differ from those before, they are put into the order that
+    /// `draw` gives: the draw at k, any 64 bits, says which of the first k + 1 goes to place k.
+    pub fn update(&mut self, endpoints: &[T], draw: impl Fn(u32) -> u64) {
+        if self.told == endpoints {
+            return;
+        }
+        self.told = endpoints.to_vec();
+        self.list.clone_from(&self.told);
+        for k in (1..self.list.len()).rev() {
+            let other = crate::engine::rng::below(draw(k as u32), k as u64 + 1);
+            self.list.swap(k, other as usize);
+        }
+        self.next = 0;
+    }
+
+    /// Returns the next endpoint, if there is any.
+    pub fn next(&mut self) -> Option<T> {
+        let endpoint = *self.list.get(self.next)?;
+        self.next = (self.next + 1) % self.list.len();
+        Some(endpoint)
+    }
+}
+
+fn rule() -> Rule {
+    Rule::new(Origin { owner: u32::MAX, item: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_take_turns_and_begin_anew_when_they_change() {
+        let mut turns = RoundRobin::default();
+        assert_eq!(turns.next(), None);
+        // The draw 0 puts the first of those that are left to the end.
+        turns.update(&["a", "b", "c"], |_| 0);
+        let taken: Vec<_> = (0..4).filter_map(|_| turns.next()).collect();
+        assert_eq!(taken, ["b", "c", "a", "b"]);
+        turns.update(&["a", "b", "c"], |_| u64::MAX);
+        assert_eq!(turns.next(), Some("c"), "the same list goes on");
+        turns.update(&["a", "c"], |_| u64::MAX);
+        assert_eq!((turns.next(), turns.next(), turns.next()), (Some("a"), Some("c"), Some("a")));
+        turns.update(&[], |_| 0);
+        assert_eq!(turns.next(), None);
+    }
+
+    #[test]
+    fn every_service_port_has_a_port_of_the_process() {
+        assert_eq!(process_port(0).and_then(index_of), Some(0));
+        assert_eq!(process_port(12_000).and_then(index_of), Some(12_000));
+        assert_eq!(process_port(12_001), None);
+        assert_eq!(index_of(80), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! One cluster, one seed, the data plane swapped: who loses alike, who does not, and why.
+
+use std::time::Duration;
+
+use sim_core::config::*;
+use sim_core::record::{Cause, Symptom};
+
+use crate::support::{Records, assert_within, cluster, means, ms, rollout, run, secs};
+
+/// Student's t, 11 degrees of freedom, 99.9 % two-sided: 12 replications.
+const T_12: f64 = 4.437;
+
+/// Returns a rollout of 10 Pods on 20 nodes, deletions two seconds apart, lags of 300 ms in mean.
+fn config(mode: ProxyMode, profile: u16) -> Config {
+    let mut config = cluster(20, 10, Law::Exponential { mean: ms(300) });
+    config.deployments[0].min_ready = ms(2000);
+    config.proxy.mode = mode;
+    config.proxy.profile = profile;
+    rollout(&mut config);
+    config
+}
+
+#[test]
+fn modes_that_choose_at_random_lose_rate_times_mean_lag() {
+    for (mode, profile) in
+        [(ProxyMode::Iptables, 30), (ProxyMode::Nftables, 30), (ProxyMode::Nftables, 36)]
+    {
+        let config = config(mode, profile);
+        let expected = |run: &Records| run.stale() - run.run().expected_lost.unwrap();
+        let [stale, difference] = means(&config, 12, [&Records::stale, &expected]);
+        let what = format!("{mode:?} of 1.{profile}");
+        assert_within(&what, stale, 300.0, T_12);
+        assert_within(&what, difference, 0.0, T_12);
+        let records = run(&config, 1, 0);
+        assert_eq!(records.lost(), records.stale() as u64, "{what}: nothing else is lost");
+        assert!(records.losses.iter().all(|loss| loss.cause == Cause::Refused), "{what}");
+    }
+}
+
+/// The process dials another endpoint when one refuses, so a stale list costs time, not requests.
+#[test]
+fn a_process_that_dials_again_loses_no_refused_connection() {
+    let records = run(&config(ProxyMode::Userspace, 30), 1, 0);
+    assert_eq!(records.lost(), 0);
+    assert_eq!(records.windows.len(), 10);
+    let run = records.run();
+    assert!(run.requests > 10_000, "{}", run.requests);
+    assert_eq!((run.lost_first_stale, run.expected_lost), (None, None), "there is no closed form");
+    let chosen: u64 = records.windows.iter().map(|window| window.attempts_to_pod).sum();
+    assert!(chosen > 0, "windows know which attempts the process sent to their Pods");
+}
+
+/// An address that nobody has any more takes a whole dial: 250 ms for the first.
+#[test]
+fn a_dial_into_nothing_takes_its_timeout_and_then_another_endpoint_is_dialed() {
+    let mut config = config(ProxyMode::Userspace, 30);
+    // Nobody hears in time, and the address is gone at once.
+    config.propagation =
+        Propagation::Delay { law: Law::Constant(secs(1.0)), nodes: Default::default() };
+    config.kubelet.teardown = Law::Constant(Duration::ZERO);
+    assert_eq!(run(&config, 1, 0).lost(), 0, "a second is enough for two dials");
+    config.clients[0].timeout = ms(200);
+    let records = run(&config, 1, 0);
+    // Turns are even: a tenth of a second's requests for each Pod that is gone.
+    let lost = records.lost() as f64;
+    assert!((lost - 1000.0).abs() < 5.0 * 1000f64.sqrt(), "{lost}");
+    for loss in &records.losses {
+        assert_eq!((loss.cause, loss.symptom), (Cause::Blackholed, Symptom::Timeout));
+    }
+}
+
+#[test]
+fn a_service_without_endpoints_is_closed_on_by_the_process_and_refused_by_rules() {
+    for (mode, cause, symptom) in [
+        (ProxyMode::Iptables, Cause::Rejected, Symptom::Refused),
+        (ProxyMode::Nftables, Cause::Rejected, Symptom::Refused),
+        (ProxyMode::Userspace, Cause::Reset, Symptom::Reset),
+    ] {
+        let mut config = cluster(3, 1, Law::Constant(Duration::ZERO));
+        config.proxy.mode = mode;
+        config.deployments[0].replicas = 0;
+        config.events.clear();
+        config.duration = Some(secs(1.0));
+        let records = run(&config, 1, 0);
+        assert!(records.lost() > 900, "{mode:?} {}", records.lost());
+        for loss in &records.losses {
+            assert_eq!((loss.cause, loss.symptom), (cause, symptom), "{mode:?}");
+        }
+    }
+}
