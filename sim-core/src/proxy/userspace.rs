@@ -179,7 +179,7 @@ impl<T: Copy + PartialEq> RoundRobin<T> {
     }
 
     /// Returns the next endpoint, if there is any.
-    pub fn next(&mut self) -> Option<T> {
+    pub fn take_turn(&mut self) -> Option<T> {
         let endpoint = *self.list.get(self.next)?;
         self.next = (self.next + 1) % self.list.len();
         Some(endpoint)
@@ -197,17 +197,20 @@ mod tests {
     #[test]
     fn endpoints_take_turns_and_begin_anew_when_they_change() {
         let mut turns = RoundRobin::default();
-        assert_eq!(turns.next(), None);
+        assert_eq!(turns.take_turn(), None);
         // The draw 0 puts the first of those that are left to the end.
         turns.update(&["a", "b", "c"], |_| 0);
-        let taken: Vec<_> = (0..4).filter_map(|_| turns.next()).collect();
+        let taken: Vec<_> = (0..4).filter_map(|_| turns.take_turn()).collect();
         assert_eq!(taken, ["b", "c", "a", "b"]);
         turns.update(&["a", "b", "c"], |_| u64::MAX);
-        assert_eq!(turns.next(), Some("c"), "the same list goes on");
+        assert_eq!(turns.take_turn(), Some("c"), "the same list goes on");
         turns.update(&["a", "c"], |_| u64::MAX);
-        assert_eq!((turns.next(), turns.next(), turns.next()), (Some("a"), Some("c"), Some("a")));
+        assert_eq!(
+            (turns.take_turn(), turns.take_turn(), turns.take_turn()),
+            (Some("a"), Some("c"), Some("a"))
+        );
         turns.update(&[], |_| 0);
-        assert_eq!(turns.next(), None);
+        assert_eq!(turns.take_turn(), None);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use sim_core::record::{Cause, Symptom};
 
 use crate::support::{Records, assert_within, cluster, means, ms, rollout, run, secs};
 
-/// Student's t, 11 degrees of freedom, 99.9 % two-sided: 12 replications.
-const T_12: f64 = 4.437;
+/// Student's t, 5 degrees of freedom, 99.9 % two-sided: 6 replications.
+const T_6: f64 = 6.869;
 
 /// Returns a rollout of 10 Pods on 20 nodes, deletions two seconds apart, lags of 300 ms in mean.
 fn config(mode: ProxyMode, profile: u16) -> Config {
@@ -27,13 +27,14 @@ fn modes_that_choose_at_random_lose_rate_times_mean_lag() {
     {
         let config = config(mode, profile);
         let expected = |run: &Records| run.stale() - run.run().expected_lost.unwrap();
-        let [stale, difference] = means(&config, 12, [&Records::stale, &expected]);
+        let [stale, difference] = means(&config, 6, [&Records::stale, &expected]);
         let what = format!("{mode:?} of 1.{profile}");
-        assert_within(&what, stale, 300.0, T_12);
-        assert_within(&what, difference, 0.0, T_12);
+        assert_within(&what, stale, 300.0, T_6);
+        assert_within(&what, difference, 0.0, T_6);
         let records = run(&config, 1, 0);
         assert_eq!(records.lost(), records.stale() as u64, "{what}: nothing else is lost");
-        assert!(records.losses.iter().all(|loss| loss.cause == Cause::Refused), "{what}");
+        let gone = [Cause::Refused, Cause::Unreachable, Cause::Blackholed];
+        assert!(records.losses.iter().all(|loss| gone.contains(&loss.cause)), "{what}");
     }
 }
 
@@ -58,7 +59,11 @@ fn a_dial_into_nothing_takes_its_timeout_and_then_another_endpoint_is_dialed() {
     config.propagation =
         Propagation::Delay { law: Law::Constant(secs(1.0)), nodes: Default::default() };
     config.kubelet.teardown = Law::Constant(Duration::ZERO);
-    assert_eq!(run(&config, 1, 0).lost(), 0, "a second is enough for two dials");
+    // While a dial waits, others take their turns: one in ten second dials meets the same endpoint
+    // again, and one in a hundred third ones, for which a second is too short.
+    let records = run(&config, 1, 0);
+    let thrice = records.losses.iter().filter(|loss| loss.cause == Cause::Blackholed).count();
+    assert!((1..30).contains(&thrice), "{thrice}");
     config.clients[0].timeout = ms(200);
     let records = run(&config, 1, 0);
     // Turns are even: a tenth of a second's requests for each Pod that is gone.
@@ -82,7 +87,9 @@ fn a_service_without_endpoints_is_closed_on_by_the_process_and_refused_by_rules(
         config.events.clear();
         config.duration = Some(secs(1.0));
         let records = run(&config, 1, 0);
-        assert!(records.lost() > 900, "{mode:?} {}", records.lost());
+        // The kernel sends each Pod six ICMP errors and then one a second; a process has no limit.
+        let at_least = if mode == ProxyMode::Userspace { 900 } else { 18 };
+        assert!(records.lost() >= at_least, "{mode:?} {}", records.lost());
         for loss in &records.losses {
             assert_eq!((loss.cause, loss.symptom), (cause, symptom), "{mode:?}");
         }

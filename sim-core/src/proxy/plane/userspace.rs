@@ -64,7 +64,7 @@ impl Userspace {
     ) -> Option<Endpoint> {
         let turns = self.turns.entry((node, port)).or_default();
         turns.update(endpoints, draw);
-        turns.next()
+        turns.take_turn()
     }
 
     /// Returns the rules of all service ports, with where they go, as node `node` has them.
