@@ -149,6 +149,17 @@ pub enum ProxyMode {
     Nftables,
     /// A process on each node that dials endpoints.
     Userspace,
+    /// A load balancer that all nodes send to; they hold no rules.
+    Central(LoadBalancer),
+}
+
+/// A machine that all packets to Services pass, there and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadBalancer {
+    /// How long it works on a packet; zero for one that is never busy.
+    pub per_packet: Duration,
+    /// How many packets may wait; more are lost.
+    pub queue: u32,
 }
 
 /// How rule changes reach the nodes.
@@ -434,6 +445,22 @@ pub enum Action {
         /// The new size.
         replicas: u32,
     },
+    /// A machine is without power or network.
+    Fail {
+        /// Which.
+        machine: Machine,
+        /// For how long; to the end if it is not said.
+        lasting: Option<Duration>,
+    },
+}
+
+/// A machine that may fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// A node, by index.
+    Node(u32),
+    /// The central load balancer.
+    LoadBalancer,
 }
 
 /// Bounds on a run.

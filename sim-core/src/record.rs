@@ -321,6 +321,14 @@ pub struct Run {
     pub unfinished: u64,
     /// How many windows opened.
     pub windows: u64,
+    /// Machines that hold what tells where a Service's packets go.
+    pub holders: u32,
+    /// Changes of a Service times machines that had to learn of it.
+    pub updates: u64,
+    /// Connections that servers took.
+    pub accepted: u64,
+    /// From machine to machine, by the first packets of these.
+    pub hops: u64,
     /// Sum over windows.
     pub lost_first_stale: Option<u64>,
     /// Sum over windows.

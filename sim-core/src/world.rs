@@ -12,14 +12,14 @@ use netfilter_model::packet::{Packet, TcpFlags};
 use netfilter_model::rule::RuleRef;
 use netfilter_model::tuple::{Protocol, Tuple};
 
-use crate::config::Config;
+use crate::config::{Config, Machine};
 use crate::engine::queue::EventQueue;
 use crate::engine::rng::{Seed, Stream};
 use crate::engine::{self, Fingerprint, LimitError};
 use crate::event::Event;
 use crate::ids::{ClientId, Id, IdVec, NodeId, PodId, ServiceId, ServicePortId};
 use crate::kube::{ControlPlane, Effect, SetupError};
-use crate::net::fabric::{Fabric, Passage};
+use crate::net::fabric::{Admission, Fabric, PacketKey, Passage};
 use crate::propagation::Lags;
 use crate::proxy::plane::{DataPlane, PlaneError, ServiceRules};
 use crate::record::{Cause, Counts, Name, OpenedBy, Recorder};
@@ -119,6 +119,8 @@ pub struct World {
     has_expectation: bool,
     inside: Counts,
     outside: Counts,
+    /// Changes times machines that were told.
+    updates: u64,
     fingerprint: Fingerprint,
     effects: Vec<Effect>,
     outlet: Outlet,
@@ -202,12 +204,32 @@ impl World {
     fn on_net(&mut self, event: crate::net::Event, queue: &mut EventQueue<Event>) {
         use crate::net::Event as Net;
         match event {
-            Net::Arrive(node, key) => {
-                let packet = self.fabric.take(key);
-                let rules = self.rules.at(node, queue.now(), &packet);
-                let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
-                let passage = self.fabric.arrive(node, packet, &rules, &mut draws, queue);
-                self.on_passage(passage, queue);
+            Net::Arrive(node, key) => match self.fabric.admit(node, key, queue) {
+                Admission::Now => self.arrive(node, key, queue),
+                Admission::Queued => {}
+                admission @ (Admission::Refused | Admission::Down) => {
+                    let packet = self.fabric.take(key);
+                    // What was sent to an endpoint meets silence; what was sent to the load
+                    // balancer never got so far.
+                    let is_node = self.fabric.load_balancer() != Some(node);
+                    let cause = match admission {
+                        Admission::Down if is_node => Cause::Blackholed,
+                        _ => Cause::Link,
+                    };
+                    self.traffic.met(packet.id, Met { cause, stale_for: None });
+                }
+            },
+            Net::Serve(node, key) => {
+                if self.fabric.is_down(node) {
+                    let packet = self.fabric.take(key);
+                    self.traffic.met(packet.id, Met { cause: Cause::Link, stale_for: None });
+                } else {
+                    self.arrive(node, key, queue);
+                }
+            }
+            Net::Repaired(node) => self.fabric.set_down(node, false),
+            Net::Deliver(node, key) if self.fabric.is_down(node) => {
+                self.fabric.take(key);
             }
             Net::Deliver(node, key) => {
                 let packet = self.fabric.take(key);
@@ -221,6 +243,24 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Lets a machine look at a packet that has arrived at it.
+    fn arrive(&mut self, node: NodeId, key: PacketKey, queue: &mut EventQueue<Event>) {
+        let packet = self.fabric.take(key);
+        let is_syn = packet.tcp_flags() == Some(TcpFlags::SYN);
+        if is_syn {
+            self.traffic.hop(packet.id);
+        }
+        let rules = self.rules.at(node, queue.now(), &packet);
+        let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
+        let passage = self.fabric.arrive(node, packet, &rules, &mut draws, queue);
+        if let Passage::Travelling(Some(rule), sent) = &passage
+            && is_syn
+        {
+            self.chosen((node, queue.now()), *rule, sent);
+        }
+        self.on_passage(passage, queue);
     }
 
     /// Delivers a packet that waited for an address, or tells its sender that nobody has it.
@@ -314,9 +354,11 @@ impl World {
         match event {
             Traffic::Arrival(client) => {
                 let kube = &self.kube;
+                let fabric = &self.fabric;
                 let place = |pod: PodId| {
                     let placement = kube.pods[pod].placement.expect("client Pods are placed");
-                    ClientPlace { pod, node: placement.node, addr: placement.addr }
+                    let place = ClientPlace { pod, node: placement.node, addr: placement.addr };
+                    (!fabric.is_down(placement.node)).then_some(place)
                 };
                 if let Some(key) = self.traffic.on_arrival(client, queue, place) {
                     self.begin(key, queue, recorder);
@@ -373,6 +415,18 @@ impl World {
                     self.traffic.reset_all(pod, &mut self.outlet);
                 }
             }
+            Effect::Failed(machine, lasting) => {
+                let node = match machine {
+                    Machine::Node(node) => Some(NodeId::from_index(node as usize)),
+                    Machine::LoadBalancer => self.fabric.load_balancer(),
+                };
+                if let Some(node) = node {
+                    self.fabric.set_down(node, true);
+                    if let Some(lasting) = lasting {
+                        queue.after(lasting, Event::Net(crate::net::Event::Repaired(node)));
+                    }
+                }
+            }
             Effect::Killed(pod) => self.traffic.reset_all(pod, &mut self.outlet),
             Effect::Released(pod) => {
                 for service in self.windows.services_of(pod) {
@@ -403,6 +457,7 @@ impl World {
             }
         };
         queue.at(version.last_live, Event::LastNode(service));
+        self.updates += self.lags.len() as u64;
         self.windows.changed(service, version, ServiceRules::names);
         // A Pod that was deleted before it was ever named may be named for want of others.
         for endpoint in version.content.all() {

@@ -30,7 +30,9 @@ use self::address::PodAddresses;
 use self::endpoint_slice::{ServiceEndpoints, endpoints};
 use self::pod::{Owner, Phase, Placement, Pod};
 use self::rollout::{Goal, plan};
-use crate::config::{Action, DeploymentSpec, EventSpec, KubeletConfig, ObjectName, ServiceSpec};
+use crate::config::{
+    Action, DeploymentSpec, EventSpec, KubeletConfig, Machine, ObjectName, ServiceSpec,
+};
 use crate::engine::queue::{Schedule, TimerId};
 use crate::engine::rng::{Stream, below};
 use crate::ids::{DeploymentId, Id, IdVec, NodeId, PodId, ServiceId};
@@ -101,6 +103,8 @@ pub enum Effect {
     Sigterm(PodId),
     /// An application was killed.
     Killed(PodId),
+    /// A machine fails, until it is repaired after this time.
+    Failed(Machine, Option<Duration>),
     /// An address was released.
     Released(PodId),
 }
@@ -260,9 +264,14 @@ impl ControlPlane {
     ) {
         self.events_left -= 1;
         let action = self.events[index].action.clone();
-        let (Action::DeletePod { deployment: name, .. }
-        | Action::Rollout { deployment: name }
-        | Action::Scale { deployment: name, .. }) = &action;
+        let name = match &action {
+            Action::DeletePod { deployment, .. }
+            | Action::Rollout { deployment }
+            | Action::Scale { deployment, .. } => deployment,
+            Action::Fail { machine, lasting } => {
+                return effects.push(Effect::Failed(*machine, *lasting));
+            }
+        };
         let id = self.find_deployment(name).expect("events were checked at set-up");
         match action {
             Action::Rollout { .. } => {
@@ -273,6 +282,7 @@ impl ControlPlane {
                 self.deployments[id].spec.replicas = replicas;
                 self.deployments[id].by = OpenedBy::Scale;
             }
+            Action::Fail { .. } => {}
             Action::DeletePod { count, .. } => {
                 let mut pods = self.deployments[id].pods.clone();
                 pods.retain(|&pod| !self.pods[pod].is_terminating());

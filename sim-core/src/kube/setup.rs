@@ -7,7 +7,10 @@ use super::address::{AllocateError, ClusterIps, PodAddresses};
 use super::endpoint_slice::selects;
 use super::pod::{Owner, Placement, Pod};
 use super::{ControlPlane, Deployment, Node, Service};
-use crate::config::{Action, Config, DeploymentSpec, EventSpec, Ipv4Cidr, ObjectName, ServiceSpec};
+use crate::config::{
+    Action, Config, DeploymentSpec, EventSpec, Ipv4Cidr, Machine, ObjectName, ProxyMode,
+    ServiceSpec,
+};
 use crate::engine::rng::Seed;
 use crate::ids::{ClientId, Id, IdVec, PodId, ServiceId};
 use crate::record::OpenedBy;
@@ -95,9 +98,21 @@ impl ControlPlane {
     }
 
     fn check_event(&self, config: &Config, event: &EventSpec) -> Result<(), SetupError> {
-        let (Action::DeletePod { deployment, .. }
-        | Action::Rollout { deployment }
-        | Action::Scale { deployment, .. }) = &event.action;
+        let deployment = match &event.action {
+            Action::DeletePod { deployment, .. }
+            | Action::Rollout { deployment }
+            | Action::Scale { deployment, .. } => deployment,
+            Action::Fail { machine: Machine::Node(node), .. } if *node >= config.cluster.nodes => {
+                return Err(SetupError::Missing { what: "node", name: format!("node-{node}") });
+            }
+            Action::Fail { machine: Machine::LoadBalancer, .. }
+                if !matches!(config.proxy.mode, ProxyMode::Central(_)) =>
+            {
+                let name = "of proxy mode central".to_owned();
+                return Err(SetupError::Missing { what: "load balancer", name });
+            }
+            Action::Fail { .. } => return Ok(()),
+        };
         if config.deployments.iter().any(|spec| spec.name == *deployment) {
             Ok(())
         } else {

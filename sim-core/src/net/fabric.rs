@@ -13,9 +13,9 @@ use netfilter_model::rule::{RuleRef, Rules};
 use super::Event;
 use super::plan::{AddressPlan, CNI0, ETH0};
 use super::topology::Topology;
-use crate::config::ClusterConfig;
+use crate::config::{ClusterConfig, LoadBalancer};
 use crate::engine::queue::Schedule;
-use crate::ids::{IdVec, NodeId};
+use crate::ids::{Id, IdVec, NodeId};
 use crate::time::SimTime;
 
 /// How long a node asks for an address before it gives up.
@@ -34,15 +34,40 @@ pub struct Fabric {
     topology: Topology,
     bridge: Duration,
     nodes: IdVec<NodeId, Node>,
+    balancer: Option<Balancer>,
     packets: Vec<Packet>,
     free: Vec<PacketKey>,
     /// Packets that Pods sent.
     pub sent: u64,
 }
 
+/// A load balancer's queue: one packet at a time, in order of arrival.
+#[derive(Debug)]
+struct Balancer {
+    node: NodeId,
+    config: LoadBalancer,
+    /// When it will have done all that waits.
+    busy_until: SimTime,
+}
+
+/// What a machine does with a packet that arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It looks at it at once.
+    Now,
+    /// It has it look at it later: [`Event::Serve`].
+    Queued,
+    /// Its queue is full.
+    Refused,
+    /// It is down.
+    Down,
+}
+
 #[derive(Debug, Default)]
 struct Node {
     netns: Netns,
+    /// It has failed.
+    down: bool,
     /// Packets that wait for the answer to "who has this address?".
     resolving: BTreeMap<Ipv4Addr, Vec<Packet>>,
 }
@@ -65,11 +90,25 @@ pub enum Passage {
 impl Fabric {
     /// Returns the network of `cluster`.
     pub fn new(cluster: &ClusterConfig) -> Fabric {
+        Fabric::of(AddressPlan::new(cluster), cluster, None)
+    }
+
+    /// Returns the same with a load balancer for the addresses of Services.
+    pub fn with_load_balancer(cluster: &ClusterConfig, config: LoadBalancer) -> Fabric {
+        let plan = AddressPlan::new(cluster).with_load_balancer(cluster.service_cidr);
+        Fabric::of(plan, cluster, Some(config))
+    }
+
+    fn of(plan: AddressPlan, cluster: &ClusterConfig, balancer: Option<LoadBalancer>) -> Fabric {
+        let machines = cluster.nodes + u32::from(balancer.is_some());
+        let node = NodeId::from_index(cluster.nodes as usize);
+        let balancer = balancer.map(|config| Balancer { node, config, busy_until: SimTime::ZERO });
         Fabric {
-            plan: AddressPlan::new(cluster),
-            topology: Topology::star(cluster.nodes, cluster.link_latency),
+            plan,
+            topology: Topology::star(machines, cluster.link_latency),
             bridge: cluster.bridge_latency,
-            nodes: (0..cluster.nodes).map(|_| Node::default()).collect(),
+            nodes: (0..machines).map(|_| Node::default()).collect(),
+            balancer,
             packets: Vec::new(),
             free: Vec::new(),
             sent: 0,
@@ -86,6 +125,55 @@ impl Fabric {
         self.bridge.max(self.topology.greatest_latency())
     }
 
+    /// Returns the load balancer's place among the nodes, if there is one.
+    pub fn load_balancer(&self) -> Option<NodeId> {
+        self.balancer.as_ref().map(|balancer| balancer.node)
+    }
+
+    /// Notes that a machine has failed, or works again: then it has lost what it had in memory.
+    pub fn set_down(&mut self, node: NodeId, down: bool) {
+        let machine = &mut self.nodes[node];
+        machine.down = down;
+        if down {
+            machine.netns = Netns::default();
+            machine.resolving.clear();
+        }
+    }
+
+    /// Returns whether a machine has failed.
+    pub fn is_down(&self, node: NodeId) -> bool {
+        self.nodes[node].down
+    }
+
+    /// Decides what becomes of a packet that arrives at `node`.
+    pub fn admit(
+        &mut self,
+        node: NodeId,
+        key: PacketKey,
+        schedule: &mut impl Schedule<Event>,
+    ) -> Admission {
+        if self.nodes[node].down {
+            return Admission::Down;
+        }
+        let Some(balancer) = self.balancer.as_mut().filter(|balancer| balancer.node == node) else {
+            return Admission::Now;
+        };
+        let per_packet = balancer.config.per_packet;
+        if per_packet.is_zero() {
+            return Admission::Now;
+        }
+        let now = schedule.now();
+        let waiting = balancer.busy_until.saturating_since(now);
+        // The one that is being worked on does not wait.
+        let places = balancer.config.queue.saturating_add(1);
+        if waiting.as_nanos().div_ceil(per_packet.as_nanos()) >= u128::from(places) {
+            return Admission::Refused;
+        }
+        balancer.busy_until = balancer.busy_until.max(now) + per_packet;
+        schedule.at(balancer.busy_until, Event::Serve(node, key));
+        Admission::Queued
+    }
+
     /// Sends a packet from a Pod on `node`.
     pub fn send(
         &mut self,
@@ -96,6 +184,9 @@ impl Fabric {
         schedule: &mut impl Schedule<Event>,
     ) -> Passage {
         self.sent += 1;
+        if self.nodes[node].down {
+            return Passage::Lost(packet);
+        }
         let outcome = self.receive(node, packet, CNI0, rules, draws, schedule.now());
         self.pass_on(node, outcome, schedule)
     }

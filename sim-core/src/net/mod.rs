@@ -23,13 +23,18 @@ pub enum Event {
     Arrive(NodeId, PacketKey),
     /// It arrives at a Pod of the node that it is on.
     Deliver(NodeId, PacketKey),
+    /// A load balancer that was busy takes it up.
+    Serve(NodeId, PacketKey),
+    /// A machine that had failed is back.
+    Repaired(NodeId),
     /// A node gives up asking who has an address.
     Unresolved(NodeId, std::net::Ipv4Addr),
 }
 
 impl Event {
     /// The kinds of events.
-    pub const KINDS: [&str; 3] = ["arrive", "deliver", "unresolved address"];
+    pub const KINDS: [&str; 5] =
+        ["arrive", "deliver", "unresolved address", "load balancer", "machine repaired"];
 
     /// Returns the index of the event's kind and what it concerns.
     pub fn kind(self) -> (usize, usize) {
@@ -37,6 +42,8 @@ impl Event {
             Event::Arrive(node, _) => (0, node.index()),
             Event::Deliver(node, _) => (1, node.index()),
             Event::Unresolved(node, _) => (2, node.index()),
+            Event::Serve(node, _) => (3, node.index()),
+            Event::Repaired(node) => (4, node.index()),
         }
     }
 }

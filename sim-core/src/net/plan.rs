@@ -27,6 +27,8 @@ pub struct AddressPlan {
     pod_bits: u32,
     nodes: Ipv4Cidr,
     count: u32,
+    /// What is routed to a load balancer, which stands behind the last node.
+    balanced: Option<Ipv4Cidr>,
     names: [DeviceName; 3],
 }
 
@@ -39,8 +41,19 @@ impl AddressPlan {
             pod_bits: 32 - u32::from(cluster.node_prefix_len.min(32)),
             nodes: cluster.node_cidr,
             count: cluster.nodes,
+            balanced: None,
             names: [name("cni0"), name("eth0"), name("lo")],
         }
+    }
+
+    /// Adds a load balancer to which all nodes route `range`.
+    pub fn with_load_balancer(self, range: Ipv4Cidr) -> AddressPlan {
+        AddressPlan { balanced: Some(range), ..self }
+    }
+
+    /// Returns the load balancer, if there is one.
+    pub fn load_balancer(&self) -> Option<NodeId> {
+        self.balanced.map(|_| NodeId::from_index(self.count as usize))
     }
 
     /// Returns the node whose Pods' range holds `addr`.
@@ -60,7 +73,8 @@ impl AddressPlan {
             return None;
         }
         let index = (addr.to_bits() - self.nodes.base().to_bits()).checked_sub(FIRST_NODE)?;
-        (index < self.count).then(|| NodeId::from_index(index as usize))
+        let machines = self.count + u32::from(self.balanced.is_some());
+        (index < machines).then(|| NodeId::from_index(index as usize))
     }
 
     /// Returns a node's own address.
@@ -97,6 +111,12 @@ pub struct NodeHost<'a> {
 }
 
 impl NodeHost<'_> {
+    /// Returns whether the load balancer is asked for an address, by another machine.
+    fn is_balanced(&self, addr: Ipv4Addr) -> bool {
+        self.plan.balanced.is_some_and(|range| range.contains(addr))
+            && self.plan.load_balancer() != Some(self.node)
+    }
+
     fn is_own(&self, addr: Ipv4Addr) -> bool {
         addr.is_loopback()
             || self.plan.node_at(addr) == Some(self.node)
@@ -123,6 +143,10 @@ impl Host for NodeHost<'_> {
             }
             Some(node) => forward(ETH0, self.plan.node_address(node)),
             None if self.is_own(dst) => Route::Local,
+            None if self.is_balanced(dst) => {
+                let balancer = NodeId::from_index(self.plan.count as usize);
+                forward(ETH0, self.plan.node_address(balancer))
+            }
             None if self.plan.node_at(dst).is_some() => forward(ETH0, dst),
             None => forward(ETH0, self.plan.gateway()),
         }

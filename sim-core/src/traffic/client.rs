@@ -36,27 +36,27 @@ impl Traffic {
     /// Handles an arrival: begins the request that is due, and schedules the next. Returns the
     /// connection that began, for [`Traffic::begin`].
     ///
-    /// `place` tells where a client Pod is.
+    /// `place` tells where a client Pod is; one that is nowhere sends nothing.
     pub fn on_arrival(
         &mut self,
         id: ClientId,
         schedule: &mut impl Schedule<Event>,
-        place: impl Fn(PodId) -> ClientPlace,
+        place: impl Fn(PodId) -> Option<ClientPlace>,
     ) -> Option<Key> {
         if !self.sending {
             return None;
         }
         let group = &mut self.groups[id];
         let due = group.next < group.times.len();
-        let key = due.then(|| {
+        let key = due.then_some(()).and_then(|()| {
             let request = super::ArrivalProcess::request(group.block, group.next);
             group.next += 1;
             let draws = group.requests.get(request);
             let pod = group.pod(draws.get(purpose::POD));
-            let client = place(PodId::from_index(group.first_pod.index() + pod));
+            let client = place(PodId::from_index(group.first_pod.index() + pod))?;
             self.requests += 1;
             self.open += 1;
-            self.connections.insert(Begin {
+            Some(self.connections.insert(Begin {
                 group: id,
                 request,
                 attempt: 0,
@@ -64,7 +64,7 @@ impl Traffic {
                 tuple: tuple(client, group.next_port(pod), group.target),
                 node_draw: draws.get(purpose::CLIENT_NODE),
                 service_draw: draws.get(purpose::SERVICE),
-            })
+            }))
         });
         let group = &mut self.groups[id];
         if group.next == group.times.len() {
@@ -240,6 +240,13 @@ impl Traffic {
         schedule.after(group.spec.retry_backoff, Event::Retry(retry));
     }
 
+    /// Counts that an attempt's SYN has come from one machine to another.
+    pub fn hop(&mut self, id: u64) {
+        if let Some(connection) = self.connections.get_mut(Key::from_packet_id(id)) {
+            connection.hops += 1;
+        }
+    }
+
     /// Notes what a packet met on its way.
     pub fn met(&mut self, id: u64, met: Met) {
         if let Some(connection) = self.connections.get_mut(Key::from_packet_id(id)) {
@@ -256,6 +263,7 @@ fn send_syn(
     out: &mut Outlet,
 ) {
     connection.syns += 1;
+    connection.hops = 0;
     out.packets
         .push((Sender::Pod(connection.client.pod), segment(key, connection.tuple, TcpFlags::SYN)));
     let next: SimTime = schedule.now() + syn_timeout(connection.syns).unwrap_or_else(last_timeout);

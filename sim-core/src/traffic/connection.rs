@@ -53,6 +53,8 @@ pub struct Connection {
     pub deadline: SimTime,
     /// SYNs sent.
     pub syns: u32,
+    /// Machines that the last SYN has come to from another.
+    pub(super) hops: u32,
     /// The client's side.
     pub state: ClientState,
     /// The server's side.
@@ -165,6 +167,7 @@ impl Connections {
             sent: SimTime::ZERO,
             deadline: SimTime::ZERO,
             syns: 0,
+            hops: 0,
             state: ClientState::Waiting,
             server: ServerState::None,
             server_pod: None,

@@ -170,6 +170,10 @@ pub struct Traffic {
     pub requests_lost: u64,
     /// Requests that ended with one.
     pub requests_answered: u64,
+    /// Connections that servers took.
+    pub accepted: u64,
+    /// From machine to machine, by the SYNs of these.
+    pub hops: u64,
 }
 
 /// Where a group's Pods and its Service are.
@@ -212,6 +216,8 @@ impl Traffic {
             requests: 0,
             requests_lost: 0,
             requests_answered: 0,
+            accepted: 0,
+            hops: 0,
         }
     }
 

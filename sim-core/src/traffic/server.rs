@@ -110,6 +110,8 @@ impl Traffic {
                 connection.server_pod = Some(host.pod);
                 connection.server_tuple = packet.tuple;
                 connection.met = None;
+                self.accepted += 1;
+                self.hops += u64::from(connection.hops);
                 connection.server_slot = self.servers.add(host.pod, key);
                 send(TcpFlags::SYN_ACK, 40);
             } else {

@@ -120,7 +120,11 @@ impl World {
                 recorder.propagation(record::Propagation {
                     service: self.services[service].name.clone(),
                     change: version.ordinal,
-                    node: node_name(node),
+                    node: if self.rules.is_central() {
+                        "load-balancer".into()
+                    } else {
+                        node_name(node)
+                    },
                     endpoints_changed: version.commit,
                     live,
                 });
@@ -215,6 +219,10 @@ impl World {
             outside: self.outside,
             unfinished,
             windows: count,
+            holders: self.lags.len() as u32,
+            updates: self.updates,
+            accepted: self.traffic.accepted,
+            hops: self.traffic.hops,
             lost_first_stale: self.has_expectation.then_some(stale),
             expected_lost: self.has_expectation.then_some(expected),
             fingerprint: self.fingerprint.value(),
@@ -244,7 +252,7 @@ impl World {
                     let named = endpoints.iter().any(|endpoint| endpoint.pod == window.pod);
                     named.then_some(endpoints.len())
                 },
-                |node| self.fabric.latency(node, home?),
+                |node| self.fabric.latency(self.fabric.load_balancer().unwrap_or(node), home?),
             ),
             None => 0.0,
         };

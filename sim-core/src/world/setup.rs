@@ -1,6 +1,6 @@
 //! The world as a run begins.
 
-use crate::config::{Arrivals, ClientSpec, Config, ProxyMode};
+use crate::config::{Action, Arrivals, ClientSpec, Config, EventSpec, ProxyMode};
 use crate::engine::Fingerprint;
 use crate::engine::rng::Seed;
 use crate::ids::{Id, IdVec, PodId, ServiceId};
@@ -33,10 +33,13 @@ impl World {
         let targets: Vec<(ServiceId, usize)> =
             config.clients.iter().map(|client| target(&kube, client)).collect::<Result<_, _>>()?;
         let places = places(config, &kube, &targets);
-        let keys = (0..config.cluster.nodes).map(|node| {
-            // The hash of the node's name, as a stream's key would be.
-            seed.stream(&format!("node/node-{node}")).draw(0, 0, 0, 0)
-        });
+        // Who holds rules, by a hash of the name, as a stream's key would be.
+        let key = |name: String| seed.stream(&name).draw(0, 0, 0, 0);
+        let keys: Vec<u64> = if rules.is_central() {
+            vec![key("load-balancer".to_owned())]
+        } else {
+            (0..config.cluster.nodes).map(|node| key(format!("node/node-{node}"))).collect()
+        };
         let mut services: IdVec<ServiceId, ServiceTraffic> = kube
             .services
             .iter()
@@ -48,10 +51,13 @@ impl World {
             })
             .collect();
         for (client, &(service, port)) in config.clients.iter().zip(&targets) {
-            let per_node_per_s = client.rate_per_s / f64::from(config.cluster.nodes);
+            let per_node_per_s = client.rate_per_s / keys.len() as f64;
             services[service].loads.push(Load { per_node_per_s, port });
         }
-        let fabric = Fabric::new(&config.cluster);
+        let fabric = match config.proxy.mode {
+            ProxyMode::Central(balancer) => Fabric::with_load_balancer(&config.cluster, balancer),
+            _ => Fabric::new(&config.cluster),
+        };
         let round_trip = 2 * fabric.greatest_latency();
         Ok(World {
             untold: kube.services.ids().map(|_| 1).collect(),
@@ -59,17 +65,17 @@ impl World {
             fabric,
             traffic: Traffic::new(&config.clients, &places, seed),
             windows: Windows::new(kube.services.len()),
-            lags: Lags::new(&config.propagation, keys.collect()),
+            lags: Lags::new(&config.propagation, keys),
             services,
             targets: targets.into_iter().collect(),
-            // A process that dials again makes other losses of those that rules make.
-            has_expectation: config.proxy.mode != ProxyMode::Userspace
+            has_expectation: has_closed_form(config)
                 && config.clients.iter().all(|client| {
                     // An attempt must last until its SYN's answer is back.
                     client.arrivals == Arrivals::Poisson && client.timeout > round_trip
                 }),
             inside: Counts::default(),
             outside: Counts::default(),
+            updates: 0,
             fingerprint: Fingerprint::default(),
             effects: Vec::new(),
             outlet: Outlet::default(),
@@ -78,6 +84,18 @@ impl World {
             kube,
         })
     }
+}
+
+/// Returns whether what is lost to rules alone follows from when they went live: a process that
+/// dials again, a queue and a machine that fails make other losses.
+fn has_closed_form(config: &Config) -> bool {
+    let mode = match config.proxy.mode {
+        ProxyMode::Userspace => false,
+        ProxyMode::Central(balancer) => balancer.per_packet.is_zero(),
+        _ => true,
+    };
+    let fails = |event: &EventSpec| matches!(event.action, Action::Fail { .. });
+    mode && !config.events.iter().any(fails)
 }
 
 fn target(kube: &ControlPlane, client: &ClientSpec) -> Result<(ServiceId, usize), SetupError> {

@@ -25,8 +25,8 @@ use crate::time::SimTime;
 #[derive(Debug)]
 pub(super) struct Iptables {
     pub(super) common: Common,
-    /// Where flannel's rules about a node's own Pods go.
-    pub(super) flannel_local: SlotId,
+    /// Where flannel's rules about a node's own Pods go, where there are such.
+    pub(super) flannel_local: Option<SlotId>,
     /// Service ports that were without endpoints at some time.
     varying: Vec<ServicePortId>,
     endpoints: usize,
@@ -38,15 +38,18 @@ pub(super) struct Iptables {
 }
 
 impl Iptables {
+    /// Returns the rules of nodes, with flannel's around them; or, without, of a machine that all
+    /// packets to Services pass: then it masquerades them, for the answers to come back to it.
     pub(super) fn new(
         pods: &Prefix,
         proxy: &ProxyConfig,
+        with_flannel: bool,
         services: &[ProxiedService],
     ) -> Result<Iptables, ValidationError> {
         let settings = Settings {
             family: Family::V4,
             mark: 1 << proxy.masquerade_bit,
-            masquerade_all: proxy.masquerade_all,
+            masquerade_all: proxy.masquerade_all || !with_flannel,
             detector: Some(Detector::Source(pods.clone())),
             node_ports: NodePorts::Local,
             localhost_node_ports: true,
@@ -55,7 +58,8 @@ impl Iptables {
             host_ip: IpAddr::V4(Ipv4Addr::LOCALHOST), // without source ranges, no rule names it
         };
         let (mut builder, slots) = Common::builder(&settings);
-        let flannel_local = flannel::common(&mut builder, pods, settings.mark);
+        let flannel_local =
+            with_flannel.then(|| flannel::common(&mut builder, pods, settings.mark));
         Ok(Iptables {
             common: Common { settings, base: builder.build_base()?, slots },
             flannel_local,
@@ -161,7 +165,7 @@ impl Rules for NodeRules<'_> {
 
     fn slot(&self, _: Table, slot: SlotId, packet: &Packet, from: u32) -> SlotHit<'_> {
         let slots = &self.mode.common.slots;
-        if slot == self.mode.flannel_local {
+        if Some(slot) == self.mode.flannel_local {
             return self.plane.flannel(self.node, from);
         }
         if slot != slots.services && slot != slots.refusals {

@@ -7,6 +7,7 @@
 mod flannel;
 mod iptables;
 mod nftables;
+mod plain;
 mod userspace;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,6 +26,7 @@ use netfilter_model::tuple::{Family, Protocol};
 
 use self::iptables::Iptables;
 use self::nftables::Nftables;
+use self::plain::Plain;
 use self::userspace::Userspace;
 use super::endpoint;
 use super::profile::Profile;
@@ -71,6 +73,8 @@ enum Mode {
     Iptables(Iptables),
     Nftables(Nftables),
     Userspace(Userspace),
+    /// The rules of the load balancer, and those of nodes.
+    Central(Iptables, Plain),
 }
 
 #[derive(Debug)]
@@ -161,8 +165,8 @@ impl DataPlane {
             mode: match proxy.mode {
                 ProxyMode::Iptables => object::ProxyMode::Iptables,
                 ProxyMode::Nftables => object::ProxyMode::Nftables,
-                // Gone from the configuration with the mode.
-                ProxyMode::Userspace => object::ProxyMode::default(),
+                // Not, or no more, kube-proxy's to be configured.
+                ProxyMode::Userspace | ProxyMode::Central(_) => object::ProxyMode::default(),
             },
             cluster_cidrs: vec![pods.clone()],
             iptables: settings,
@@ -177,11 +181,17 @@ impl DataPlane {
             profile,
             local: local.collect(),
             mode: match proxy.mode {
-                ProxyMode::Iptables => Mode::Iptables(Iptables::new(&pods, proxy, &services)?),
+                ProxyMode::Iptables => {
+                    Mode::Iptables(Iptables::new(&pods, proxy, true, &services)?)
+                }
                 ProxyMode::Nftables => Mode::Nftables(Nftables::new(&pods, &config, profile)?),
                 ProxyMode::Userspace => {
                     Mode::Userspace(Userspace::new(&pods, 1 << proxy.masquerade_bit)?)
                 }
+                ProxyMode::Central(_) => Mode::Central(
+                    Iptables::new(&pods, proxy, false, &services)?,
+                    Plain::new(&pods, 1 << proxy.masquerade_bit)?,
+                ),
             },
             config,
         };
@@ -226,7 +236,7 @@ impl DataPlane {
         now: SimTime,
         lags: impl Iterator<Item = Duration>,
     ) -> Result<&Version<ServiceRules>, PlaneError> {
-        if let Mode::Iptables(mode) = &mut self.mode {
+        if let Mode::Iptables(mode) | Mode::Central(mode, _) = &mut self.mode {
             let old = self.services[service].history.newest().content.all().count();
             mode.recount(old, count(endpoints));
         }
@@ -245,7 +255,9 @@ impl DataPlane {
         for (&id, endpoints) in ports.iter().zip(endpoints) {
             let port = &self.ports[id].port;
             let made = match &mut self.mode {
-                Mode::Iptables(mode) => Made::Fragment(Arc::new(mode.make(id, port, endpoints)?)),
+                Mode::Iptables(mode) | Mode::Central(mode, _) => {
+                    Made::Fragment(Arc::new(mode.make(id, port, endpoints)?))
+                }
                 Mode::Nftables(mode) => {
                     let mut state = state(&self.config, self.profile, anywhere());
                     state.ports.push((port.clone(), told(endpoints)));
@@ -302,7 +314,15 @@ impl DataPlane {
                     Some(Made::Nft(rules)) => rules,
                     _ => mode.without_services(),
                 };
-                NodeRules::Nftables(nftables::NodeRules { plane: self, mode, rules, node })
+                let plain = plain::NodeRules { plane: self, plain: &mode.plain, node };
+                NodeRules::Nftables(nftables::NodeRules { plain, rules })
+            }
+            Mode::Central(mode, _) if node.index() == self.local.len() => {
+                let node = LOAD_BALANCER;
+                NodeRules::Iptables(iptables::NodeRules { plane: self, mode, node, now })
+            }
+            Mode::Central(_, plain) => {
+                NodeRules::Plain(plain::NodeRules { plane: self, plain, node })
             }
             Mode::Userspace(mode) => {
                 NodeRules::Userspace(userspace::NodeRules { plane: self, mode, node })
@@ -319,7 +339,7 @@ impl DataPlane {
         rule: RuleRef,
         sent: &Packet,
     ) -> Option<(ServicePortId, PodId)> {
-        if let Mode::Iptables(_) = self.mode {
+        if let Mode::Iptables(_) | Mode::Central(..) = self.mode {
             let Origin { owner, item } = rule.origin;
             return Some((
                 ServicePortId::from_index(owner as usize),
@@ -336,6 +356,11 @@ impl DataPlane {
             endpoints.find(is).map(|endpoint| (*port, endpoint.pod))
         });
         found.next()
+    }
+
+    /// Returns whether the load balancer alone holds what others hold on every node.
+    pub fn is_central(&self) -> bool {
+        matches!(self.mode, Mode::Central(..))
     }
 
     /// Returns whether a process on each node dials endpoints.
@@ -387,16 +412,20 @@ impl DataPlane {
     ///
     /// If the rules would be refused by the kernel; that is a bug.
     pub fn to_ruleset(&self, node: NodeId, now: SimTime) -> Result<Ruleset, ValidationError> {
-        let (base, slot) = self.base();
+        let (base, slot) = self.base(node);
+        let node = if node.index() == self.local.len() { LOAD_BALANCER } else { node };
         let mut fragments = Vec::new();
-        for port in self.ports.ids() {
+        let holds = !matches!(self.mode, Mode::Central(..)) || slot.is_none();
+        for port in self.ports.ids().filter(|_| holds) {
             if let Made::Fragment(fragment) = &self.held(port, node, now).made {
                 fragments.push(fragment.clone());
             }
         }
         let mut local = base.fragment(FragmentId(u32::MAX));
-        for rule in &self.local[node.index()] {
-            local.contribute(slot, rule.clone());
+        if let Some(slot) = slot {
+            for rule in &self.local[node.index()] {
+                local.contribute(slot, rule.clone());
+            }
         }
         if let Mode::Userspace(mode) = &self.mode {
             for (slot, rule) in mode.rules() {
@@ -409,11 +438,16 @@ impl DataPlane {
 
     /// Returns the rules of x_tables that do not depend on Services, and where flannel's rules
     /// about a node's own Pods go.
-    fn base(&self) -> (&Base, SlotId) {
+    fn base(&self, node: NodeId) -> (&Base, Option<SlotId>) {
         match &self.mode {
-            Mode::Iptables(mode) => (&mode.common.base, mode.flannel_local),
-            Mode::Nftables(mode) => (&mode.base, mode.flannel_local),
-            Mode::Userspace(mode) => (&mode.base, mode.flannel_local),
+            Mode::Central(_, plain) if node.index() < self.local.len() => {
+                (&plain.base, Some(plain.local))
+            }
+            Mode::Iptables(mode) | Mode::Central(mode, _) => {
+                (&mode.common.base, mode.flannel_local)
+            }
+            Mode::Nftables(mode) => (&mode.plain.base, Some(mode.plain.local)),
+            Mode::Userspace(mode) => (&mode.base, Some(mode.flannel_local)),
         }
     }
 
@@ -459,7 +493,12 @@ pub enum NodeRules<'a> {
     Nftables(nftables::NodeRules<'a>),
     /// Of userspace mode.
     Userspace(userspace::NodeRules<'a>),
+    /// Of a node that holds none for Services.
+    Plain(plain::NodeRules<'a>),
 }
+
+/// The load balancer's place in histories, where it is alone.
+const LOAD_BALANCER: NodeId = NodeId::FIRST;
 
 impl Rules for NodeRules<'_> {
     #[inline]
@@ -468,6 +507,7 @@ impl Rules for NodeRules<'_> {
             NodeRules::Iptables(rules) => rules.base(table, hook),
             NodeRules::Nftables(rules) => rules.base(table, hook),
             NodeRules::Userspace(rules) => rules.base(table, hook),
+            NodeRules::Plain(rules) => rules.base(table, hook),
         }
     }
 
@@ -477,6 +517,7 @@ impl Rules for NodeRules<'_> {
             NodeRules::Iptables(rules) => rules.chain(table, id),
             NodeRules::Nftables(rules) => rules.chain(table, id),
             NodeRules::Userspace(rules) => rules.chain(table, id),
+            NodeRules::Plain(rules) => rules.chain(table, id),
         }
     }
 
@@ -486,6 +527,7 @@ impl Rules for NodeRules<'_> {
             NodeRules::Iptables(rules) => rules.slot(table, slot, packet, from),
             NodeRules::Nftables(rules) => rules.slot(table, slot, packet, from),
             NodeRules::Userspace(rules) => rules.slot(table, slot, packet, from),
+            NodeRules::Plain(rules) => rules.slot(table, slot, packet, from),
         }
     }
 
@@ -497,7 +539,7 @@ impl Rules for NodeRules<'_> {
     #[inline]
     fn nft(&self) -> Option<&nft::Ruleset> {
         match self {
-            NodeRules::Iptables(_) | NodeRules::Userspace(_) => None,
+            NodeRules::Iptables(_) | NodeRules::Userspace(_) | NodeRules::Plain(_) => None,
             NodeRules::Nftables(rules) => rules.nft(),
         }
     }

@@ -8,10 +8,10 @@ use netfilter_model::Prefix;
 use netfilter_model::hook::{Hook, Table};
 use netfilter_model::nft::{Problem, Ruleset};
 use netfilter_model::packet::Packet;
-use netfilter_model::rule::{Base, Chain, ChainId, Rules, RulesetBuilder, SlotHit, SlotId};
+use netfilter_model::rule::{Chain, ChainId, Rules, SlotHit, SlotId};
 
-use super::{DataPlane, PlaneError, anywhere, flannel, state};
-use crate::ids::NodeId;
+use super::plain::{self, Plain};
+use super::{PlaneError, anywhere, state};
 use crate::kube::object::KubeProxyConfiguration;
 use crate::proxy::nftables;
 use crate::proxy::profile::Profile;
@@ -21,8 +21,7 @@ use crate::proxy::state::State;
 #[derive(Debug)]
 pub(super) struct Nftables {
     /// flannel's rules, which are of x_tables.
-    pub(super) base: Base,
-    pub(super) flannel_local: SlotId,
+    pub(super) plain: Plain,
     without_services: Ruleset,
 }
 
@@ -32,13 +31,9 @@ impl Nftables {
         config: &KubeProxyConfiguration,
         profile: Profile,
     ) -> Result<Nftables, PlaneError> {
-        let mut builder = RulesetBuilder::new();
-        let flannel_local =
-            flannel::common(&mut builder, pods, 1 << config.nftables.masquerade_bit);
         let state = state(config, profile, anywhere());
         Ok(Nftables {
-            base: builder.build_base()?,
-            flannel_local,
+            plain: Plain::new(pods, 1 << config.nftables.masquerade_bit)?,
             without_services: nftables::Nftables::of(&state).into_ruleset()?,
         })
     }
@@ -56,28 +51,24 @@ impl Nftables {
 /// What one node holds at one time for one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRules<'a> {
-    pub(super) plane: &'a DataPlane,
-    pub(super) mode: &'a Nftables,
+    pub(super) plain: plain::NodeRules<'a>,
     pub(super) rules: &'a Ruleset,
-    pub(super) node: NodeId,
 }
 
 impl Rules for NodeRules<'_> {
     #[inline]
     fn base(&self, table: Table, hook: Hook) -> Option<&Chain> {
-        self.mode.base.builtin(table, hook)
+        self.plain.base(table, hook)
     }
 
     #[inline]
     fn chain(&self, table: Table, id: ChainId) -> &Chain {
-        self.mode.base.chain(table, id)
+        self.plain.chain(table, id)
     }
 
-    fn slot(&self, _: Table, slot: SlotId, _: &Packet, from: u32) -> SlotHit<'_> {
-        if slot == self.mode.flannel_local {
-            return self.plane.flannel(self.node, from);
-        }
-        SlotHit { rules: &[], before: 0, total: 0 }
+    #[inline]
+    fn slot(&self, table: Table, slot: SlotId, packet: &Packet, from: u32) -> SlotHit<'_> {
+        self.plain.slot(table, slot, packet, from)
     }
 
     #[inline]
