@@ -212,7 +212,8 @@ impl Row for Run {
         columns.extend(split("misdelivered_inside,attempts_outside,lost_outside"));
         with_causes(&mut columns, "lost_outside_");
         columns.extend(split(
-            "misdelivered_outside,unfinished,windows,lost_first_stale,expected_lost,fingerprint",
+            "misdelivered_outside,unfinished,windows,lost_first_stale,expected_lost,fingerprint,\
+             rule_holders,rule_updates,hops",
         ));
         columns
     }
@@ -237,6 +238,9 @@ impl Row for Run {
         row.push_option(self.lost_first_stale);
         row.push_float_option(self.expected_lost);
         row.push(format!("{:016x}", self.fingerprint));
+        row.push(self.holders);
+        row.push(self.updates);
+        row.push_float_option(self.mean_hops());
     }
 }
 

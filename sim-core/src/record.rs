@@ -336,3 +336,10 @@ pub struct Run {
     /// Hash of the trajectory.
     pub fingerprint: u64,
 }
+
+impl Run {
+    /// Returns how often a connection's first packet came from one machine to another, in mean.
+    pub fn mean_hops(&self) -> Option<f64> {
+        (self.accepted > 0).then(|| self.hops as f64 / self.accepted as f64)
+    }
+}

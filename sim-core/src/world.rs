@@ -129,6 +129,8 @@ pub struct World {
     untold: IdVec<ServiceId, u32>,
     /// Whether the run goes on to its duration, since nothing else ends it.
     open_ended: bool,
+    /// Machines that are down and will be repaired.
+    repairs: u32,
 }
 
 #[derive(Debug)]
@@ -190,6 +192,7 @@ impl World {
         if self.traffic.is_sending()
             && !self.open_ended
             && self.kube.is_settled()
+            && self.repairs == 0
             && self.windows.all_closed()
             && self.rules.last_live() <= now
         {
@@ -227,7 +230,10 @@ impl World {
                     self.arrive(node, key, queue);
                 }
             }
-            Net::Repaired(node) => self.fabric.set_down(node, false),
+            Net::Repaired(node) => {
+                self.repairs -= 1;
+                self.fabric.set_down(node, false);
+            }
             Net::Deliver(node, key) if self.fabric.is_down(node) => {
                 self.fabric.take(key);
             }
@@ -423,6 +429,7 @@ impl World {
                 if let Some(node) = node {
                     self.fabric.set_down(node, true);
                     if let Some(lasting) = lasting {
+                        self.repairs += 1;
                         queue.after(lasting, Event::Net(crate::net::Event::Repaired(node)));
                     }
                 }

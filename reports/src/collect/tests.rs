@@ -76,6 +76,10 @@ fn run(end: f64) -> Run {
         lost_first_stale: None,
         expected_lost: None,
         fingerprint: 0,
+        holders: 0,
+        updates: 0,
+        accepted: 0,
+        hops: 0,
     }
 }
 

@@ -204,6 +204,10 @@ fn run(count: u32, every_ns: u64, lost: u64, name: &str, closes: fn(u32) -> bool
         lost_first_stale: None,
         expected_lost: None,
         fingerprint: 0,
+        holders: 0,
+        updates: 0,
+        accepted: 0,
+        hops: 0,
     };
     let timeline = bins.collect();
     RunRecords { run, windows, losses: Vec::new(), propagation: Vec::new(), timeline }

@@ -135,7 +135,7 @@ static PROXY: Table = Table {
     fields: &[
         field(
             "mode",
-            Kind::Word(&["iptables", "nftables", "userspace"]),
+            Kind::Word(&["iptables", "nftables", "userspace", "central"]),
             Default("iptables"),
             "What makes Services' addresses work on every node.",
         ),
@@ -158,6 +158,31 @@ static PROXY: Table = Table {
             Kind::Bool,
             Default("false"),
             "Masquerade all traffic to ClusterIPs.",
+        ),
+        field(
+            "loadBalancer",
+            Kind::Table(&LOAD_BALANCER),
+            Optional,
+            "With mode central: the machine that all packets to Services pass.",
+        ),
+    ],
+    one_of: &[],
+};
+
+static LOAD_BALANCER: Table = Table {
+    name: "load balancer",
+    fields: &[
+        field(
+            "capacity",
+            Kind::Rate,
+            Optional,
+            "Packets that it works on, at most; any number if it is not said.",
+        ),
+        field(
+            "queue",
+            Kind::Int(0, 1_000_000_000),
+            Default("1000"),
+            "Packets that may wait; more are lost.",
         ),
     ],
     one_of: &[],
@@ -395,6 +420,7 @@ static EVENT: Table = Table {
             "With deletePod: how many Pods at once (1).",
         ),
         field("replicas", Kind::Int(0, 1_000_000), Optional, "With scale: the new size."),
+        field("for", Kind::Duration, Optional, "With fail: for how long (to the end)."),
     ],
     one_of: &[
         field(
@@ -414,6 +440,12 @@ static EVENT: Table = Table {
             Kind::Text,
             Optional,
             "Changes the size of this Deployment (kubectl scale).",
+        ),
+        field(
+            "fail",
+            Kind::Text,
+            Optional,
+            "Cuts a machine off: `node-3`, or `load-balancer` in proxy mode central.",
         ),
     ],
 };

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sim_core::config::{
     Action, Application, Arrivals, ClientSpec, ClusterConfig, Config, EventSpec, IntOrPercent,
-    Ipv4Cidr, KubeletConfig, Limits, ObjectName, OnSigterm, PodNetwork, Propagation, ProxyConfig,
-    ProxyMode, Strategy, TargetPort,
+    Ipv4Cidr, KubeletConfig, Limits, LoadBalancer, Machine, ObjectName, OnSigterm, PodNetwork,
+    Propagation, ProxyConfig, ProxyMode, Strategy, TargetPort,
 };
 use sim_core::proxy::profile::Profile;
 
@@ -44,7 +44,7 @@ pub(super) fn config(root: &Node, name: &str, diagnostics: &mut Diagnostics) -> 
     Some(Config {
         scenario: name.to_owned(),
         cluster,
-        proxy: proxy(root.get("proxy")?)?,
+        proxy: proxy(root.get("proxy")?, diagnostics)?,
         propagation: propagation?,
         kubelet: kubelet?,
         services: objects.services.into_iter().map(|(spec, _)| spec).collect(),
@@ -198,11 +198,29 @@ fn check_ranges(node: &Node, config: &ClusterConfig, diagnostics: &mut Diagnosti
     }
 }
 
-fn proxy(node: &Node) -> Option<ProxyConfig> {
+fn proxy(node: &Node, diagnostics: &mut Diagnostics) -> Option<ProxyConfig> {
+    let mode = node.get("mode")?.text()?;
+    let balancer = node.entry("loadBalancer");
+    if let Some(entry) = balancer.filter(|_| mode != "central") {
+        let message = format!("a load balancer belongs to mode central, not to {mode}");
+        let help = "remove it, or use `mode: central`";
+        diagnostics
+            .push(Diagnostic::error("conflicting-fields", entry.key_span, message).help(help));
+    }
+    let balancer = balancer.map(|entry| &entry.value);
     Some(ProxyConfig {
-        mode: match node.get("mode")?.text()? {
+        mode: match mode {
             "nftables" => ProxyMode::Nftables,
             "userspace" => ProxyMode::Userspace,
+            "central" => ProxyMode::Central(LoadBalancer {
+                per_packet: balancer
+                    .and_then(|node| {
+                        node.get("capacity")?.text().and_then(|rate| parse_rate(rate).ok())
+                    })
+                    .filter(|per_s| *per_s > 0.0)
+                    .map_or(Duration::ZERO, |per_s| Duration::from_secs_f64(1.0 / per_s)),
+                queue: balancer.and_then(|node| whole(node.get("queue")?)).unwrap_or(1000),
+            }),
             _ => ProxyMode::Iptables,
         },
         profile: Profile::parse(node.get("profile")?.text()?)?.minor(),
@@ -413,11 +431,11 @@ fn client_port(
 fn events(root: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec<EventSpec> {
     let mut events = Vec::new();
     for node in root.get("events").map_or(&[][..], Node::items) {
-        let kinds = ["rollout", "deletePod", "scale"];
+        let kinds = ["rollout", "deletePod", "scale", "fail"];
         let Some(entry) = kinds.into_iter().find_map(|kind| node.entry(kind)) else {
             continue;
         };
-        for (field, kind) in [("count", "deletePod"), ("replicas", "scale")] {
+        for (field, kind) in [("count", "deletePod"), ("replicas", "scale"), ("for", "fail")] {
             if let Some(misplaced) = node.entry(field).filter(|_| entry.key != kind) {
                 let message = format!("`{field}` belongs to `{kind}`, not to `{}`", entry.key);
                 let help = format!("remove it, or use `{kind}:`");
@@ -425,6 +443,14 @@ fn events(root: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec<
                     Diagnostic::error("conflicting-fields", misplaced.key_span, message).help(help),
                 );
             }
+        }
+        if entry.key == "fail" {
+            let lasting = node.get("for").and_then(as_duration);
+            let machine = machine(root, &entry.value, diagnostics);
+            let action = machine.map(|machine| Action::Fail { machine, lasting });
+            let at = node.get("at").and_then(as_duration);
+            events.extend(at.zip(action).map(|(at, action)| EventSpec { at, action }));
+            continue;
         }
         let Some(deployment) = deployment(&entry.value, objects, diagnostics) else {
             continue;
@@ -451,6 +477,23 @@ fn events(root: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec<
     }
     events.sort_by_key(|event| event.at); // stable: as written at one time
     events
+}
+
+/// Reads the name of a machine.
+fn machine(root: &Node, node: &Node, diagnostics: &mut Diagnostics) -> Option<Machine> {
+    let nodes: u32 = root.get("cluster")?.get("nodes").and_then(whole)?;
+    let name = node.text()?;
+    if name != "load-balancer" {
+        return node_index(name, node.span, nodes, diagnostics).map(Machine::Node);
+    }
+    let mode = root.get("proxy")?.get("mode")?.text()?;
+    if mode != "central" {
+        let message = format!("proxy mode {mode} has no load balancer");
+        let help = "name a node, as in `fail: node-0`, or use `proxy: { mode: central }`";
+        diagnostics.push(Diagnostic::error("no-load-balancer", node.span, message).help(help));
+        return None;
+    }
+    Some(Machine::LoadBalancer)
 }
 
 /// Reads a Deployment's name and looks it up.

@@ -130,13 +130,15 @@ impl Fabric {
         self.balancer.as_ref().map(|balancer| balancer.node)
     }
 
-    /// Notes that a machine has failed, or works again: then it has lost what it had in memory.
+    /// Notes that a machine has failed, or works again. A load balancer has lost its connections
+    /// by then.
+    // Simplified: a node that fails is cut off; its Pods run on and are there when it is back.
     pub fn set_down(&mut self, node: NodeId, down: bool) {
         let machine = &mut self.nodes[node];
         machine.down = down;
-        if down {
+        let is_balancer = self.balancer.as_ref().is_some_and(|balancer| balancer.node == node);
+        if down && is_balancer {
             machine.netns = Netns::default();
-            machine.resolving.clear();
         }
     }
 

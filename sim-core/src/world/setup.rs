@@ -80,7 +80,8 @@ impl World {
             effects: Vec::new(),
             outlet: Outlet::default(),
             error: None,
-            open_ended: config.events.is_empty() && config.duration.is_some(),
+            open_ended: config.duration.is_some() && config.events.iter().all(fails),
+            repairs: 0,
             kube,
         })
     }
@@ -94,8 +95,11 @@ fn has_closed_form(config: &Config) -> bool {
         ProxyMode::Central(balancer) => balancer.per_packet.is_zero(),
         _ => true,
     };
-    let fails = |event: &EventSpec| matches!(event.action, Action::Fail { .. });
     mode && !config.events.iter().any(fails)
+}
+
+fn fails(event: &EventSpec) -> bool {
+    matches!(event.action, Action::Fail { .. })
 }
 
 fn target(kube: &ControlPlane, client: &ClientSpec) -> Result<(ServiceId, usize), SetupError> {

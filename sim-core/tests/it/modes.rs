@@ -95,3 +95,77 @@ fn a_service_without_endpoints_is_closed_on_by_the_process_and_refused_by_rules(
         }
     }
 }
+
+const BALANCER: LoadBalancer = LoadBalancer { per_packet: Duration::ZERO, queue: 1000 };
+
+/// One copy of the rules is late once, for everybody; the same mean is lost, and each window's
+/// loss follows from one lag instead of twenty.
+#[test]
+fn a_central_load_balancer_loses_rate_times_its_own_lag() {
+    let config = config(ProxyMode::Central(BALANCER), 30);
+    let difference = |run: &Records| run.stale() - run.run().expected_lost.unwrap();
+    let [stale, difference, hops] = means(
+        &config,
+        6,
+        [&Records::stale, &difference, &|run: &Records| run.run().mean_hops().unwrap()],
+    );
+    assert_within("stale", stale, 300.0, T_6);
+    assert_within("stale less expected", difference, 0.0, T_6);
+    // S0-46: to the load balancer, and on to the endpoint; without, straight to it, unless it is
+    // on the client's own node, as one in twenty is.
+    assert_eq!(hops.0, 2.0);
+    let direct = run(&self::config(ProxyMode::Iptables, 30), 1, 0);
+    let direct_hops = direct.run().mean_hops().unwrap();
+    assert!((direct_hops - 0.95).abs() < 0.01, "{direct_hops}");
+    // S0-49: a change is told to one machine, or to all.
+    let central = run(&config, 1, 0);
+    assert_eq!(central.run().holders, 1);
+    assert_eq!(direct.run().holders, 20);
+    assert_eq!(direct.run().updates, 20 * central.run().updates);
+}
+
+/// S0-47: offered more than it can do, the load balancer is a queue that overflows; rules on every
+/// node have no such place.
+#[test]
+fn a_central_load_balancer_clogs_when_more_is_offered_than_it_can_do() {
+    // A request is ten packets, five each way; the load balancer passes all of them.
+    let lost = |capacity: f64| {
+        let per_packet = secs(1.0 / capacity);
+        let mut config = config(ProxyMode::Central(LoadBalancer { per_packet, queue: 100 }), 30);
+        config.events.clear();
+        config.duration = Some(secs(5.0));
+        let records = run(&config, 1, 0);
+        assert!(records.losses.iter().all(|loss| loss.cause == Cause::Link), "{capacity}");
+        records.lost() as f64 / records.attempts.len() as f64
+    };
+    assert_eq!(lost(20_000.0), 0.0);
+    let clogged = lost(5_000.0);
+    assert!((0.3..0.9).contains(&clogged), "{clogged}");
+}
+
+/// S0-48: all of it fails at once; a node takes its own share of endpoints with it.
+#[test]
+fn a_failed_load_balancer_loses_everything_and_a_failed_node_its_share() {
+    let lost = |mode, machine| {
+        let mut config = config(mode, 30);
+        let action = Action::Fail { machine, lasting: Some(secs(2.0)) };
+        config.events = vec![EventSpec { at: secs(1.0), action }];
+        config.clients[0].timeout = ms(500);
+        config.duration = Some(secs(5.0));
+        let records = run(&config, 1, 0);
+        let (from, until) = (1.0, 2.4);
+        let during = |at: f64| (from..until).contains(&at);
+        let attempts = records.attempts.iter().filter(|at| during(at.as_secs_f64())).count();
+        let lost = records.losses.iter().filter(|loss| during(loss.sent.as_secs_f64())).count();
+        let after = records.losses.iter().filter(|loss| loss.sent.as_secs_f64() > 3.0).count();
+        assert_eq!(after, 0, "{machine:?}: all is well once it is back");
+        (lost as f64 / attempts as f64, attempts as f64)
+    };
+    let (share, _) = lost(ProxyMode::Central(BALANCER), Machine::LoadBalancer);
+    assert_eq!(share, 1.0);
+    // The first of twenty nodes with one of ten endpoints.
+    let (share, attempts) = lost(ProxyMode::Iptables, Machine::Node(0));
+    let expected: f64 = 0.1;
+    let error = (expected * (1.0 - expected) / attempts).sqrt();
+    assert!((share - expected).abs() < 4.0 * error, "{share}");
+}
