@@ -212,6 +212,10 @@ fn rollout(
         lost_first_stale: Some(all.total()),
         expected_lost: Some(all.total() as f64 * 1.02 + 0.3 * f64::from(pods)),
         fingerprint: 0x00d1_ce5e_ed00_cafe,
+        holders: 0,
+        updates: 0,
+        accepted: 0,
+        hops: 0,
     });
     out.into_records()
 }
