@@ -321,7 +321,7 @@ fn follow<O>(
 }
 
 /// Draws that are decided beforehand, as far as they are, and else take the first possibility.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Script {
     choices: Vec<Choice>,
     /// How many of them this run has met.
@@ -347,7 +347,7 @@ struct Place {
 }
 
 /// A choice that was met.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Choice {
     kind: Kind,
     /// Which possibility is taken now.

@@ -14,9 +14,12 @@
 //! A frame that comes in by a port of a bridge passes PREROUTING in the bridge if
 //! bridge-nf-call-iptables is set, and is then bridged or handed up; else it meets no hook
 //! unless it is addressed to the bridge.
+//!
+//! [`Network::explore`] follows every way of what is done in a network, with exact probabilities.
 
 mod config;
 mod dice;
+mod exact;
 mod ip;
 mod link;
 mod routing;
@@ -33,6 +36,7 @@ use std::time::Duration;
 
 use crate::conntrack::Sysctls;
 use crate::device::DeviceId;
+use crate::exact::Script;
 use crate::hook::{Hook, Table};
 use crate::host::{Env, Host, Ingress, Route, RouteQuery, Socket};
 use crate::netns::{Answer, Delivery, Drop, DropReason, Egress, Netns, Outcome};
@@ -46,6 +50,7 @@ pub use config::{
     RouteEntry, RouteKind, Scope,
 };
 pub use dice::{Counts, Dice};
+use exact::Decider;
 pub use ip::IpError;
 use socket::Sockets;
 pub use socket::{
@@ -96,8 +101,8 @@ pub struct Node {
     pub host: HostConfig,
     /// Its connections.
     pub netns: Netns,
-    /// Its rules.
-    pub rules: NodeRules,
+    /// Its rules. Shared, so that a copy of a network is cheap.
+    pub rules: Arc<NodeRules>,
     /// Random numbers, and how often rules matched.
     pub dice: Dice,
     /// It takes packets and says nothing.
@@ -200,6 +205,8 @@ pub struct Network {
     frames: VecDeque<Frame>,
     /// What local packets' sockets are to be told, in order.
     sights: Vec<Sight>,
+    /// What decides all random choices, while every way is followed.
+    script: Option<Script>,
 }
 
 impl Network {
@@ -218,7 +225,7 @@ impl Network {
             name: name.into(),
             host,
             netns,
-            rules: NodeRules::default(),
+            rules: Arc::default(),
             dice: Dice::new(seed),
             mute: false,
             sockets: Sockets::default(),
@@ -252,10 +259,15 @@ impl Network {
     /// Replaces rules. The tables named lose what their rules kept (`statistic --mode nth`, …).
     pub fn set_rules(&mut self, id: NodeId, rules: NodeRules, replaced: &[Table]) {
         let node = self.node_mut(id);
-        node.rules = rules;
+        node.rules = Arc::new(rules);
         for table in replaced {
             node.netns.table_replaced(*table);
         }
+    }
+
+    /// Returns the segments: each joins the devices that it lists.
+    pub fn segments(&self) -> &[Vec<(NodeId, DeviceId)>] {
+        &self.segments
     }
 
     /// Returns the time.
@@ -483,11 +495,12 @@ impl Network {
         id: NodeId,
         packet: &Packet,
         now: SimTime,
-        run: impl FnOnce(&mut Netns, &mut Env<'_, HostConfig, Ruleset, Dice>) -> T,
+        run: impl FnOnce(&mut Netns, &mut Env<'_, HostConfig, Ruleset, Decider<'_>>) -> T,
     ) -> T {
         let Node { host, netns, rules, dice, .. } = &mut self.nodes[id.0 as usize];
         let rules = rules.of(packet);
-        run(netns, &mut Env { now, host, rules, draws: dice })
+        let mut draws = Decider { dice, script: self.script.as_mut() };
+        run(netns, &mut Env { now, host, rules, draws: &mut draws })
     }
 }
 

@@ -513,3 +513,28 @@ fn ip_commands() {
     assert_eq!(host.ip(&["addr", "del", "192.0.2.1/24", "dev", "eth0"]), Ok(()));
     assert!(!host.is_local(addr("192.0.2.1")));
 }
+
+/// Every way of a connection through the whole network: one backend in four tries, by the rule of
+/// kube-proxy's shape, which a Pod of the other node and one of the node itself share.
+#[test]
+fn every_way_of_a_connection_is_explored() {
+    let mut bench = Bench::new(|_| {});
+    bench.rules("n1", |rules| {
+        let chain = rules.builtin(Table::Nat, Hook::Prerouting);
+        let to = || rule().destination(host(VIP)).dport(Protocol::TCP, 80);
+        let first = to().random(crate::rule::Probability::one_of(4)).then(dnat(A2, 8080));
+        rules.append(Table::Nat, chain, first);
+        rules.append(Table::Nat, chain, to().then(dnat(B1, 8080)));
+    });
+    let client = bench.id("a1");
+    let explored = bench.network.explore(crate::exact::Limits::default(), |network| {
+        let socket = network.connect(client, (None, 40_000), (VIP.into(), 80), 1, 0).unwrap();
+        network.write(socket, 2);
+        let received = network.tcp(socket).unwrap().received.unwrap();
+        network.node(Network::answered_by(received).unwrap()).name.to_string()
+    });
+    let ways = explored.main.ways.iter();
+    let ways: Vec<_> = ways.map(|way| format!("{} {}", way.outcome, way.probability)).collect();
+    assert_eq!(ways, ["a2 1/4", "b1 3/4"]);
+    assert!(bench.network.tcp(SocketId { node: client, at: 0 }).is_none(), "copies were used");
+}
