@@ -10,11 +10,14 @@
 //!                     ──► summary
 //! ```
 //!
+//! [`matrix`] shows who reaches what; it needs no run.
+//!
 //! It computes nothing that the model should have said: only sums, means, quantiles and intervals
 //! over what [`sim_core::record`] holds.
 
 pub mod collect;
 pub mod csv;
+pub mod matrix;
 pub mod plot;
 pub mod stats;
 pub mod summary;

@@ -546,7 +546,7 @@ fn numbers(header: &[&str], rows: Vec<Vec<String>>, elastic: &[usize]) -> String
     text(&table)
 }
 
-fn table(header: &[&str]) -> Table {
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
         .load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')))
@@ -556,7 +556,7 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-fn text(table: &Table) -> String {
+pub(crate) fn text(table: &Table) -> String {
     let mut out = String::new();
     for line in table.lines() {
         out.push_str(line.trim_end());

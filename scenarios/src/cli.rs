@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use sim_core::proxy::matrix::Mode;
 
 /// Simulates Kubernetes Services whose rules arrive late, packet by packet, and counts what is lost.
 #[derive(Debug, Parser)]
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Prints the rules that a node's proxy holds for Kubernetes objects
     Rules(Rules),
+    /// Prints who reaches what: kinds of clients, a Service's addresses, modes of the proxy
+    Matrix(Matrix),
     /// Compares the packet model with the kernel of this machine on random cases (root, Linux)
     Prove(Prove),
     /// Lists the built-in scenarios, or shows one
@@ -278,6 +281,62 @@ pub(crate) enum RulesFamily {
     /// IPv6
     #[value(name = "6")]
     V6,
+}
+
+/// `rulelag matrix`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "FILES are as for `rulelag rules`. Every client of the matrix sends through the rules that\n\
+                  each node's proxy makes of them; all ways of its packets are followed, to the\n\
+                  endpoint and back, with exact probabilities.\n\n\
+                  Exit status: 0 printed; 2 bad input; 4 results could not be written."
+)]
+pub(crate) struct Matrix {
+    /// Files or folders of Kubernetes objects, `-` for standard input
+    #[arg(short = 'f', long = "filename", value_name = "FILE", num_args = 1.., required = true)]
+    pub(crate) files: Vec<String>,
+    /// The node that packets from outside come to; the first by name if left out
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// The Services; all if left out
+    #[arg(long, value_name = "NAMESPACE/NAME", num_args = 1..)]
+    pub(crate) service: Vec<String>,
+    /// The modes of the proxy; all if left out
+    #[arg(long, value_name = "MODE", num_args = 1.., value_parser = matrix_modes())]
+    pub(crate) mode: Vec<String>,
+    /// The family of addresses; that of the first Service's first address if left out
+    #[arg(long, value_enum, value_name = "4|6")]
+    pub(crate) family: Option<RulesFamily>,
+    /// The version of Kubernetes: `1.30`, whose output rules are tested against, to `current`
+    #[arg(long, value_name = "VERSION", default_value = "1.30")]
+    pub(crate) profile: String,
+    /// The address of the client outside, as for `loadBalancerSourceRanges`
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) external: Option<std::net::IpAddr>,
+    /// How to print it
+    #[arg(long, short = 'o', value_enum, default_value_t = MatrixForm::Text)]
+    pub(crate) output: MatrixForm,
+    /// Writes it as CSV, SVG and PNG to a folder instead
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// How `matrix` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MatrixForm {
+    /// For people
+    Text,
+    /// A row for each end of each cell
+    Csv,
+    /// For programs; with the hosts that were assumed
+    Json,
+    /// A drawing of one service port
+    Svg,
+}
+
+/// Returns the modes that the matrix knows.
+fn matrix_modes() -> clap::builder::PossibleValuesParser {
+    Mode::ALL.map(Mode::name).into()
 }
 
 /// `rulelag prove`.

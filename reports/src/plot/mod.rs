@@ -21,6 +21,7 @@ mod causes;
 mod font;
 mod heat;
 mod lines;
+mod matrix;
 mod scene;
 mod sheet;
 mod style;
@@ -28,9 +29,12 @@ mod sweep;
 mod timeline;
 mod windows;
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 
 use plotters::prelude::{BitMapBackend, SVGBackend};
+
+use sim_core::proxy::matrix::{Matrix, PortMatrix};
 
 use crate::collect::RunRecords;
 use crate::stats::PointSummary;
@@ -124,14 +128,14 @@ pub struct RunView<'a> {
 /// A chart, laid out.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    name: &'static str,
+    name: Cow<'static, str>,
     scene: Scene,
 }
 
 impl Chart {
     /// Returns the stem of the chart's file name.
-    pub fn name(&self) -> &'static str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Returns the question that the chart answers.
@@ -207,14 +211,25 @@ pub fn sweep_charts(sweep: &SweepView<'_>) -> Vec<Chart> {
         ("last_node", sweep::last_node(sweep)),
         ("loss_by_cause", Some(causes::causes(sweep))),
     ];
-    let chart = |(name, scene): (_, Option<Scene>)| scene.map(|scene| Chart { name, scene });
+    let chart = |(name, scene): (&'static str, Option<Scene>)| {
+        scene.map(|scene| Chart { name: name.into(), scene })
+    };
     scenes.into_iter().filter_map(chart).collect()
+}
+
+/// Lays out who reaches what of one service port.
+pub fn matrix_chart(matrix: &Matrix, part: &PortMatrix) -> Chart {
+    let name = part.port.name.to_string().replace(['/', ':'], "-");
+    let name = format!("matrix-{name}-{}", part.port.name.protocol);
+    Chart { name: name.into(), scene: matrix::scene(matrix, part) }
 }
 
 /// Lays out the charts of a run: its timeline, if there is detail, and its windows.
 pub fn run_charts(run: &RunView<'_>) -> Vec<Chart> {
     let scenes = [("timeline", timeline::timeline(run)), ("windows", Some(windows::windows(run)))];
-    let chart = |(name, scene): (_, Option<Scene>)| scene.map(|scene| Chart { name, scene });
+    let chart = |(name, scene): (&'static str, Option<Scene>)| {
+        scene.map(|scene| Chart { name: name.into(), scene })
+    };
     scenes.into_iter().filter_map(chart).collect()
 }
 

@@ -2,6 +2,7 @@
 
 mod explain;
 mod library;
+mod matrix;
 #[cfg(target_os = "linux")]
 mod prove;
 mod result;
@@ -41,6 +42,7 @@ pub(crate) fn execute(cli: Cli) -> Status {
         Command::Sweep(args) => sweep::execute(&args),
         Command::Explain(args) => explain::execute(&args),
         Command::Rules(args) => rules::execute(&args),
+        Command::Matrix(args) => matrix::execute(&args),
         #[cfg(target_os = "linux")]
         Command::Prove(args) => prove::execute(&args),
         #[cfg(not(target_os = "linux"))]

@@ -5,6 +5,8 @@ mod bad_input;
 mod commands;
 mod explain;
 mod explain_kernel;
+mod matrix;
+mod matrix_kernel;
 mod results;
 mod rules;
 mod sweeps;

@@ -10,6 +10,8 @@
 //! [`endpoint::categorize`] is the one choice of endpoints for all modes. [`profile`] says which
 //! version of Kubernetes is meant where they differ.
 //!
+//! [`matrix`] asks the rules of each mode who reaches what.
+//!
 //! In the simulator, rules are kept once, as versions in the Services' histories; a node's rules
 //! at a time are a view of them ([`plane`]).
 
@@ -17,6 +19,7 @@ pub mod ebpf;
 pub mod endpoint;
 pub mod iptables;
 pub mod ipvs;
+pub mod matrix;
 pub mod names;
 pub mod nftables;
 pub mod plane;
