@@ -101,7 +101,7 @@ fn service(objects: &Objects, name: &str) -> Result<ObjectName, Wrong> {
         return Ok(wanted);
     }
     let known: Vec<String> = objects.services.keys().map(ToString::to_string).collect();
-    let help = match closest(name, known.iter().map(String::as_str)) {
+    let help = match closest(&wanted.to_string(), known.iter().map(String::as_str)) {
         Some(close) => format!("did you mean {close}?"),
         None => "as in `--service default/shop`".to_owned(),
     };

@@ -86,6 +86,7 @@ fn help_leads_to_everything() {
           sweep        Runs the grid of a scenario's `sweep:`, many runs side by side
           explain      Traces one packet through a node's rules: every way, and the exact probability of each
           rules        Prints the rules that a node's proxy holds for Kubernetes objects
+          matrix       Prints who reaches what: kinds of clients, a Service's addresses, modes of the proxy
           prove        Compares the packet model with the kernel of this machine on random cases (root, Linux)
           scenarios    Lists the built-in scenarios, or shows one
           schema       Prints the JSON Schema of scenario files

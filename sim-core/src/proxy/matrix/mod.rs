@@ -379,6 +379,15 @@ impl Matrix {
             let endpoints = endpoints.iter().map(place).collect();
             matrix.ports.push(PortMatrix { port: port.clone(), endpoints, cells: Vec::new() });
         }
+        for service in objects.services.values() {
+            let ingress = service.ingress.iter().filter(|ingress| ingress.proxy);
+            for ip in ingress.filter_map(|ingress| ingress.ip) {
+                if question.services.is_empty() || question.services.contains(&service.name) {
+                    let why = "the load balancer's own: nodes do not catch it (ipMode Proxy)";
+                    matrix.notes.push(format!("{}: {ip} is {why}", service.name));
+                }
+            }
+        }
         for &mode in &question.modes {
             let mut network = world.network.clone();
             for (name, id) in world.nodes() {
