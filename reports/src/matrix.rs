@@ -324,8 +324,11 @@ fn cell_text(part: &PortMatrix, client: Client, target: (Target, IpAddr)) -> Str
     }
 }
 
-/// Says why what is not answered is not.
-fn reasons(part: &PortMatrix) -> String {
+/// A verdict that is not `ok`, its reason, and under which modes.
+type Reason<'w> = (Verdict, &'w str, Vec<Mode>);
+
+/// Returns which targets each client does not reach, by reason.
+fn unreached(part: &PortMatrix) -> BTreeMap<Reason<'_>, BTreeMap<Client, Vec<Target>>> {
     type Who = (Client, Target, IpAddr);
     let mut modes: BTreeMap<(Verdict, &str, Who), Vec<Mode>> = BTreeMap::new();
     for cell in &part.cells {
@@ -337,15 +340,20 @@ fn reasons(part: &PortMatrix) -> String {
             }
         }
     }
-    let mut groups: BTreeMap<(Verdict, &str, Vec<Mode>), BTreeMap<Client, Vec<Target>>> =
-        BTreeMap::new();
+    let mut reasons: BTreeMap<Reason<'_>, BTreeMap<Client, Vec<Target>>> = BTreeMap::new();
     for ((verdict, why, (client, target, _)), modes) in modes {
-        let group = groups.entry((verdict, why, modes)).or_default();
-        let targets = group.entry(client).or_default();
+        let targets = reasons.entry((verdict, why, modes)).or_default();
+        let targets = targets.entry(client).or_default();
         if !targets.contains(&target) {
             targets.push(target);
         }
     }
+    reasons
+}
+
+/// Says why what is not answered is not.
+fn reasons(part: &PortMatrix) -> String {
+    let groups = unreached(part);
     if groups.is_empty() {
         return String::new();
     }

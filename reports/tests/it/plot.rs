@@ -35,7 +35,8 @@ fn the_charts_of_a_run() {
 fn without_detail_there_is_no_timeline() {
     let records = made_up::records(vec![made_up::window(0)], Detail::Off);
     let view = RunView { scenario: "rolling-update", seed: 7, run: 0, records: &records };
-    let names: Vec<&str> = run_charts(&view).iter().map(Chart::name).collect();
+    let charts = run_charts(&view);
+    let names: Vec<&str> = charts.iter().map(Chart::name).collect();
     assert_eq!(names, ["windows"]);
 }
 
