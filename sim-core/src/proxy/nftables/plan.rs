@@ -30,6 +30,8 @@ pub(super) struct PlannedPort<'s> {
     pub(super) firewall: Option<u32>,
     /// The endpoints that are reached, with their chains.
     pub(super) endpoints: Vec<(&'s Endpoint, PlannedEndpoint)>,
+    /// The places of endpoints in that list by their items, sorted.
+    by_item: Vec<(u32, usize)>,
 }
 
 /// The chain of an endpoint, and the set of its clients.
@@ -87,8 +89,11 @@ impl<'s> Plan<'s> {
             }
             (*endpoint, planned)
         });
-        let endpoints = reached.collect();
-        PlannedPort { port, chosen, service, local, external, firewall, endpoints }
+        let endpoints: Vec<(&Endpoint, PlannedEndpoint)> = reached.collect();
+        let items = endpoints.iter().enumerate().map(|(at, (endpoint, _))| (endpoint.item, at));
+        let mut by_item: Vec<(u32, usize)> = items.collect();
+        by_item.sort_unstable();
+        PlannedPort { port, chosen, service, local, external, firewall, endpoints, by_item }
     }
 
     fn add_chain(&mut self, name: Arc<str>) -> u32 {
@@ -100,9 +105,8 @@ impl<'s> Plan<'s> {
 impl PlannedPort<'_> {
     /// Returns the chain of an endpoint that is reached.
     pub(super) fn endpoint(&self, endpoint: &Endpoint) -> Option<PlannedEndpoint> {
-        // Both are in the order of the service port's endpoints.
-        let at = self.endpoints.binary_search_by_key(&endpoint.item, |(other, _)| other.item);
-        Some(self.endpoints[at.ok()?].1)
+        let at = self.by_item.binary_search_by_key(&endpoint.item, |(item, _)| *item).ok()?;
+        Some(self.endpoints[self.by_item[at].1].1)
     }
 
     /// Returns the chain that packets to the ClusterIP go to.

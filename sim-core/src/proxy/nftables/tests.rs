@@ -194,3 +194,17 @@ fn a_file_for_another_mode_keeps_its_mark() {
     let text = Nftables::of(&state(&items, Family::V4, Profile::V1_30)).restore();
     assert!(text.contains("mark-for-masquerade mark set mark or 0x00004000"));
 }
+
+/// Two of three endpoints once had no share: those whose items were not in the order of their
+/// addresses.
+#[test]
+fn endpoints_count_whatever_their_items() {
+    let mut state = state(&shop(), Family::V4, Profile::V1_30);
+    let all = |state: &State| Nftables::of(state).restore();
+    let before = all(&state);
+    assert!(before.contains("numgen random mod 3 vmap"), "{before}");
+    for (_, endpoints) in &mut state.ports {
+        endpoints.iter_mut().for_each(|endpoint| endpoint.item = 100 - endpoint.item);
+    }
+    assert_eq!(all(&state), before);
+}
