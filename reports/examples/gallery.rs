@@ -142,6 +142,7 @@ fn rollout(
                 node: format!("node-{n}").into(),
                 endpoints_changed: at(changed),
                 live: at(live),
+                stages: None,
             });
         }
         let mut sent = stopped;
@@ -216,6 +217,7 @@ fn rollout(
         updates: 0,
         accepted: 0,
         hops: 0,
+        syncs: None,
     });
     out.into_records()
 }

@@ -213,7 +213,8 @@ impl Row for Run {
         with_causes(&mut columns, "lost_outside_");
         columns.extend(split(
             "misdelivered_outside,unfinished,windows,lost_first_stale,expected_lost,fingerprint,\
-             rule_holders,rule_updates,hops",
+             rule_holders,rule_updates,hops,\
+             syncs,full_syncs,failed_syncs,sync_s,lock_wait_s",
         ));
         columns
     }
@@ -241,6 +242,11 @@ impl Row for Run {
         row.push(self.holders);
         row.push(self.updates);
         row.push_float_option(self.mean_hops());
+        row.push_option(self.syncs.map(|syncs| syncs.syncs));
+        row.push_option(self.syncs.map(|syncs| syncs.full));
+        row.push_option(self.syncs.map(|syncs| syncs.failed));
+        row.push_option(self.syncs.map(|syncs| seconds(syncs.busy.as_nanos())));
+        row.push_option(self.syncs.map(|syncs| seconds(syncs.lock_wait.as_nanos())));
     }
 }
 
@@ -279,7 +285,10 @@ impl Row for Loss {
 
 impl Row for Propagation {
     fn columns() -> Vec<String> {
-        split("point,run,service,change,node,endpoints_changed_s,live_s,rule_lag_s")
+        split(
+            "point,run,service,change,node,endpoints_changed_s,live_s,rule_lag_s,informed_s,\
+             sync_start_s,filter_live_s",
+        )
     }
 
     fn fields(&self, context: &RowContext, row: &mut Fields) {
@@ -291,6 +300,9 @@ impl Row for Propagation {
         row.push_time(self.endpoints_changed);
         row.push_time(self.live);
         row.push(seconds(self.live.saturating_since(self.endpoints_changed).as_nanos()));
+        row.push_time_option(self.stages.map(|stages| stages.informed));
+        row.push_time_option(self.stages.map(|stages| stages.sync_start));
+        row.push_time_option(self.stages.map(|stages| stages.filter_live));
     }
 }
 

@@ -6,7 +6,9 @@ use sim_core::config::{Config, Law, Propagation};
 /// changes that are far enough apart not to wait for each other: the mean of the greatest of N
 /// delays. Nothing if nodes differ or the mean is infinite.
 pub(crate) fn last_node_s(config: &Config) -> Option<f64> {
-    let Propagation::Delay { law, nodes } = &config.propagation;
+    let Propagation::Delay { law, nodes } = &config.propagation else {
+        return None;
+    };
     nodes.is_empty().then(|| mean_of_greatest(law, config.cluster.nodes))?
 }
 

@@ -172,6 +172,87 @@ pub enum Propagation {
         /// Nodes whose delay follows another law, by node index.
         nodes: BTreeMap<u32, Law>,
     },
+    /// The lag comes about: the watch tells the node's proxy, and a sync of it brings the change.
+    Pipeline(Box<Pipeline>),
+}
+
+/// What makes a change late.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pipeline {
+    /// From the slice's commit until the node's proxy is told.
+    pub watch: Law,
+    /// Nodes whose watch follows another law, by node index.
+    pub nodes: BTreeMap<u32, Law>,
+    /// kube-proxy's `minSyncPeriod`, if not the mode's default.
+    pub min_sync_period: Option<Duration>,
+    /// kube-proxy's `syncPeriod`, if not the default.
+    pub sync_period: Option<Duration>,
+    /// What iptables mode writes through.
+    pub iptables_backend: IptablesBackend,
+    /// What a sync costs, where it is not what was measured.
+    pub cost: SyncCostConfig,
+    /// The probability that a sync fails at its end.
+    pub failure: f64,
+    /// Another program that takes the xtables lock on every node.
+    pub contender: Option<ContenderConfig>,
+}
+
+/// Which iptables a node has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IptablesBackend {
+    /// iptables-legacy, which replaces whole tables under the xtables lock.
+    Legacy,
+    /// iptables-nft.
+    #[default]
+    Nft,
+}
+
+/// Coefficients of a sync's cost that replace the fitted ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SyncCostConfig {
+    /// Of any sync.
+    pub base: Option<Duration>,
+    /// Of a full sync.
+    pub ensure: Option<Duration>,
+    /// Of each service port, changed or not.
+    pub per_service: Option<Duration>,
+    /// Of making a rule that is written.
+    pub per_rule_made: Option<Duration>,
+    /// Of loading a rule.
+    pub per_rule_written: Option<Duration>,
+    /// Of a rule in the table, written or not.
+    pub per_rule_held: Option<Duration>,
+    /// Of a rule in the kernel's listing.
+    pub per_rule_listed: Option<Duration>,
+    /// From how many rules on a load costs twice as much for each.
+    pub doubling_rules: Option<u64>,
+    /// Multiplies everything; 0 turns the cost off.
+    pub scale: f64,
+}
+
+impl Default for SyncCostConfig {
+    fn default() -> SyncCostConfig {
+        SyncCostConfig {
+            base: None,
+            ensure: None,
+            per_service: None,
+            per_rule_made: None,
+            per_rule_written: None,
+            per_rule_held: None,
+            per_rule_listed: None,
+            doubling_rules: None,
+            scale: 1.0,
+        }
+    }
+}
+
+/// A program that takes the xtables lock again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContenderConfig {
+    /// From one take to the next.
+    pub every: Duration,
+    /// How long it holds the lock.
+    pub holds: Duration,
 }
 
 /// Kubelet timings.
@@ -451,6 +532,18 @@ pub enum Action {
         machine: Machine,
         /// For how long; to the end if it is not said.
         lasting: Option<Duration>,
+    },
+    /// Restarts the Service proxy of a node; its rules stay.
+    RestartProxy {
+        /// The node.
+        node: u32,
+        /// From then until it has listed Services and EndpointSlices.
+        takes: Duration,
+    },
+    /// Another program removes all rules of a node.
+    FlushRules {
+        /// The node.
+        node: u32,
     },
 }
 

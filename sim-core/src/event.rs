@@ -2,6 +2,7 @@
 
 use crate::engine::Kind;
 use crate::ids::{Id, ServiceId};
+use crate::proxy::sync;
 use crate::{kube, net, traffic};
 
 /// Something that happens.
@@ -13,6 +14,8 @@ pub enum Event {
     Net(net::Event),
     /// At a client or a server.
     Traffic(traffic::Event),
+    /// In a proxy's sync loop.
+    Sync(sync::Event),
     /// A Service's change is live on its last node.
     LastNode(ServiceId),
 }
@@ -26,6 +29,12 @@ impl From<kube::Event> for Event {
 impl From<net::Event> for Event {
     fn from(event: net::Event) -> Event {
         Event::Net(event)
+    }
+}
+
+impl From<sync::Event> for Event {
+    fn from(event: sync::Event) -> Event {
+        Event::Sync(event)
     }
 }
 
@@ -48,7 +57,12 @@ impl Event {
                 let (kind, entity) = event.kind();
                 (kube::Event::KINDS.len() + net::Event::KINDS.len() + kind, entity)
             }
-            Event::LastNode(service) => (KINDS.len() - 1, service.index()),
+            Event::LastNode(service) => (OTHERS, service.index()),
+            // Last, so that runs without syncs keep their fingerprints.
+            Event::Sync(event) => {
+                let (kind, entity) = event.kind();
+                (OTHERS + 1 + kind, entity)
+            }
         };
         (kind, entity as u64)
     }
@@ -63,8 +77,14 @@ impl Kind for Event {
 }
 
 const KINDS: [&str; COUNT] = {
-    let mut all = ["last node"; COUNT];
-    let groups = [&kube::Event::KINDS as &[&str], &net::Event::KINDS, &traffic::Event::KINDS];
+    let mut all = [""; COUNT];
+    let groups = [
+        &kube::Event::KINDS as &[&str],
+        &net::Event::KINDS,
+        &traffic::Event::KINDS,
+        &["last node"],
+        &sync::Event::KINDS,
+    ];
     let (mut at, mut group) = (0, 0);
     while group < groups.len() {
         let mut index = 0;
@@ -78,8 +98,11 @@ const KINDS: [&str; COUNT] = {
     all
 };
 
-const COUNT: usize =
-    kube::Event::KINDS.len() + net::Event::KINDS.len() + traffic::Event::KINDS.len() + 1;
+/// Kinds of the three components that every run has.
+const OTHERS: usize =
+    kube::Event::KINDS.len() + net::Event::KINDS.len() + traffic::Event::KINDS.len();
+
+const COUNT: usize = OTHERS + 1 + sync::Event::KINDS.len();
 
 #[cfg(test)]
 mod tests {
@@ -91,5 +114,7 @@ mod tests {
         assert_eq!((KINDS[arrival.kind()], arrival.what().1), ("arrival", 3));
         let last = Event::LastNode(Id::from_index(0));
         assert_eq!(KINDS[last.kind()], "last node");
+        let sync = Event::Sync(sync::Event::Due(Id::from_index(7)));
+        assert_eq!((KINDS[sync.kind()], sync.what().1), ("sync", 7));
     }
 }

@@ -197,6 +197,34 @@ pub struct Propagation {
     pub endpoints_changed: SimTime,
     /// When the node's rules were live.
     pub live: SimTime,
+    /// The way there, where proxies sync.
+    pub stages: Option<Stages>,
+}
+
+/// The way of a change to a node's rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stages {
+    /// When the node's proxy was told.
+    pub informed: SimTime,
+    /// When the sync started that brought it.
+    pub sync_start: SimTime,
+    /// When table filter said it, which iptables-restore commits before nat.
+    pub filter_live: SimTime,
+}
+
+/// The syncs of all proxies of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Syncs {
+    /// How many.
+    pub syncs: u64,
+    /// Full ones among them.
+    pub full: u64,
+    /// Failed ones among them.
+    pub failed: u64,
+    /// Time spent in them, all nodes together.
+    pub busy: Duration,
+    /// Time of that spent waiting for the xtables lock.
+    pub lock_wait: Duration,
 }
 
 /// What opened a deletion window.
@@ -335,6 +363,8 @@ pub struct Run {
     pub expected_lost: Option<f64>,
     /// Hash of the trajectory.
     pub fingerprint: u64,
+    /// The proxies' syncs, where they sync.
+    pub syncs: Option<Syncs>,
 }
 
 impl Run {

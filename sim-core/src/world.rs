@@ -3,6 +3,7 @@
 mod account;
 mod setup;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use crate::kube::{ControlPlane, Effect, SetupError};
 use crate::net::fabric::{Admission, Fabric, PacketKey, Passage};
 use crate::propagation::Lags;
 use crate::proxy::plane::{DataPlane, PlaneError, ServiceRules};
+use crate::proxy::sync;
 use crate::record::{Cause, Counts, Name, OpenedBy, Recorder};
 use crate::time::SimTime;
 use crate::traffic::connection::Key;
@@ -112,6 +114,8 @@ pub struct World {
     traffic: Traffic,
     windows: Windows,
     lags: Lags,
+    /// The proxies' sync loops, where the scenario has them.
+    syncs: Option<sync::Nodes>,
     services: IdVec<ServiceId, ServiceTraffic>,
     /// The Service and the port's index that a client group sends to.
     targets: IdVec<ClientId, (ServiceId, usize)>,
@@ -152,6 +156,9 @@ impl World {
     pub fn start(&mut self, queue: &mut EventQueue<Event>) {
         self.kube.start(queue);
         self.traffic.start(queue);
+        if let Some(syncs) = &mut self.syncs {
+            syncs.start(queue);
+        }
     }
 
     /// Handles `event`, and breaks when the run is over.
@@ -171,6 +178,13 @@ impl World {
             }
             Event::Net(event) => self.on_net(event, queue),
             Event::Traffic(event) => self.on_traffic(event, queue, recorder),
+            Event::Sync(event) => {
+                if let Some(syncs) = &mut self.syncs {
+                    for service in syncs.on_event(event, &mut self.rules, queue).services {
+                        self.settled(service, queue);
+                    }
+                }
+            }
             Event::LastNode(service) => {
                 self.report_changes(service, now, recorder);
                 self.close_windows(service, now);
@@ -195,6 +209,7 @@ impl World {
             && self.repairs == 0
             && self.windows.all_closed()
             && self.rules.last_live() <= now
+            && self.syncs.as_ref().is_none_or(sync::Nodes::are_settled)
         {
             self.traffic.stop_sending();
         }
@@ -435,6 +450,17 @@ impl World {
                 }
             }
             Effect::Killed(pod) => self.traffic.reset_all(pod, &mut self.outlet),
+            Effect::ProxyRestarts(node, takes) => {
+                if let Some(syncs) = &mut self.syncs {
+                    let listed = queue.now() + takes;
+                    syncs.restart(node, listed, &mut self.rules, queue);
+                }
+            }
+            Effect::RulesFlushed(node) => {
+                if let Some(syncs) = &mut self.syncs {
+                    syncs.flush(node, &mut self.rules, queue);
+                }
+            }
             Effect::Released(pod) => {
                 for service in self.windows.services_of(pod) {
                     self.report_windows(service, queue.now());
@@ -456,14 +482,19 @@ impl World {
         let change = self.rules.history(service).newest().ordinal + 1;
         let lags = self.lags.of(&self.services[service].lag_draws, change);
         let endpoints = &self.kube.services[service].endpoints;
-        let version = match self.rules.commit(service, endpoints, queue.now(), lags) {
-            Ok(version) => version,
-            Err(error) => {
-                self.error = Some(error);
-                return;
-            }
+        let made = match self.syncs {
+            Some(_) => self.rules.announce(service, endpoints, queue.now(), lags).map(|_| ()),
+            None => self.rules.commit(service, endpoints, queue.now(), lags).map(|_| ()),
         };
-        queue.at(version.last_live, Event::LastNode(service));
+        if let Err(error) = made {
+            self.error = Some(error);
+            return;
+        }
+        let version = self.rules.history(service).newest();
+        match &mut self.syncs {
+            Some(syncs) => syncs.announced(service, &self.rules, queue),
+            None => queue.at(version.last_live, Event::LastNode(service)),
+        }
         self.updates += self.lags.len() as u64;
         self.windows.changed(service, version, ServiceRules::names);
         // A Pod that was deleted before it was ever named may be named for want of others.
@@ -474,6 +505,18 @@ impl World {
             {
                 self.windows.open(service, endpoint.pod, by, deleted);
             }
+        }
+    }
+
+    /// Notes that changes of `service` have a time on every node.
+    fn settled(&mut self, service: ServiceId, queue: &mut EventQueue<Event>) {
+        let now = queue.now();
+        let untold = self.untold[service];
+        let versions = self.rules.history(service).iter();
+        let settled = versions.filter(|version| version.is_settled() && version.ordinal >= untold);
+        let times: BTreeSet<SimTime> = settled.map(|version| version.last_live.max(now)).collect();
+        for live in times {
+            queue.at(live, Event::LastNode(service));
         }
     }
 

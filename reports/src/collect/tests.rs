@@ -38,6 +38,7 @@ fn propagation(change: u32, node: &str, changed: f64, live: f64) -> Propagation 
         node: node.into(),
         endpoints_changed: at(changed),
         live: at(live),
+        stages: None,
     }
 }
 
@@ -80,6 +81,7 @@ fn run(end: f64) -> Run {
         updates: 0,
         accepted: 0,
         hops: 0,
+        syncs: None,
     }
 }
 

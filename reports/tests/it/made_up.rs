@@ -94,6 +94,7 @@ pub(crate) fn run(windows: &[Window]) -> Run {
         updates: 40,
         accepted: 1000,
         hops: 950,
+        syncs: None,
     }
 }
 
@@ -125,6 +126,7 @@ pub(crate) fn propagation(change: u32, node: u32) -> Propagation {
         node: format!("node-{node}").into(),
         endpoints_changed: millis(changed),
         live: millis(changed + 60 + 785 * u64::from(node)),
+        stages: None,
     }
 }
 

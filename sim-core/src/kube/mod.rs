@@ -107,6 +107,10 @@ pub enum Effect {
     Failed(Machine, Option<Duration>),
     /// An address was released.
     Released(PodId),
+    /// A node's proxy restarts, and has listed everything after this time.
+    ProxyRestarts(NodeId, Duration),
+    /// A node's rules were removed by another program.
+    RulesFlushed(NodeId),
 }
 
 /// A Service as stored.
@@ -271,6 +275,13 @@ impl ControlPlane {
             Action::Fail { machine, lasting } => {
                 return effects.push(Effect::Failed(*machine, *lasting));
             }
+            &Action::RestartProxy { node, takes } => {
+                let node = NodeId::from_index(node as usize);
+                return effects.push(Effect::ProxyRestarts(node, takes));
+            }
+            &Action::FlushRules { node } => {
+                return effects.push(Effect::RulesFlushed(NodeId::from_index(node as usize)));
+            }
         };
         let id = self.find_deployment(name).expect("events were checked at set-up");
         match action {
@@ -291,6 +302,7 @@ impl ControlPlane {
                     self.delete(pod, OpenedBy::Delete, schedule, effects);
                 }
             }
+            Action::RestartProxy { .. } | Action::FlushRules { .. } => {}
         }
         self.sync(id, schedule, effects);
     }

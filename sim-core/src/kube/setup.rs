@@ -112,6 +112,12 @@ impl ControlPlane {
                 return Err(SetupError::Missing { what: "load balancer", name });
             }
             Action::Fail { .. } => return Ok(()),
+            Action::RestartProxy { node, .. } | Action::FlushRules { node } => {
+                if *node < config.cluster.nodes {
+                    return Ok(());
+                }
+                return Err(SetupError::Missing { what: "node", name: format!("node-{node}") });
+            }
         };
         if config.deployments.iter().any(|spec| spec.name == *deployment) {
             Ok(())

@@ -26,4 +26,5 @@ pub mod plane;
 pub mod profile;
 pub mod service;
 pub mod state;
+pub mod sync;
 pub mod userspace;

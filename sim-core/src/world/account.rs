@@ -127,6 +127,11 @@ impl World {
                     },
                     endpoints_changed: version.commit,
                     live,
+                    stages: version.stages(node).map(|stages| record::Stages {
+                        informed: stages.informed,
+                        sync_start: stages.sync_start,
+                        filter_live: stages.filter,
+                    }),
                 });
             }
         }
@@ -226,6 +231,16 @@ impl World {
             lost_first_stale: self.has_expectation.then_some(stale),
             expected_lost: self.has_expectation.then_some(expected),
             fingerprint: self.fingerprint.value(),
+            syncs: self.syncs.as_ref().map(|syncs| {
+                let counts = syncs.counts();
+                record::Syncs {
+                    syncs: counts.syncs,
+                    full: counts.full,
+                    failed: counts.failed,
+                    busy: counts.busy,
+                    lock_wait: counts.waiting,
+                }
+            }),
         });
     }
 

@@ -1,6 +1,6 @@
 //! The world as a run begins.
 
-use crate::config::{Action, Arrivals, ClientSpec, Config, EventSpec, ProxyMode};
+use crate::config::{Action, Arrivals, ClientSpec, Config, EventSpec, Propagation, ProxyMode};
 use crate::engine::Fingerprint;
 use crate::engine::rng::Seed;
 use crate::ids::{Id, IdVec, PodId, ServiceId};
@@ -8,6 +8,7 @@ use crate::kube::{self, ControlPlane, SetupError};
 use crate::net::fabric::Fabric;
 use crate::propagation::Lags;
 use crate::proxy::plane::{DataPlane, ProxiedService};
+use crate::proxy::sync;
 use crate::record::Counts;
 use crate::traffic::{GroupPlace, Outlet, Traffic};
 use crate::window::{Load, Windows};
@@ -40,6 +41,12 @@ impl World {
         } else {
             (0..config.cluster.nodes).map(|node| key(format!("node/node-{node}"))).collect()
         };
+        let syncs = match &config.propagation {
+            Propagation::Pipeline(pipeline) => {
+                Some(sync::Nodes::new(&config.proxy, pipeline, &keys, &rules, seed))
+            }
+            Propagation::Delay { .. } => None,
+        };
         let mut services: IdVec<ServiceId, ServiceTraffic> = kube
             .services
             .iter()
@@ -66,6 +73,7 @@ impl World {
             traffic: Traffic::new(&config.clients, &places, seed),
             windows: Windows::new(kube.services.len()),
             lags: Lags::new(&config.propagation, keys),
+            syncs,
             services,
             targets: targets.into_iter().collect(),
             has_expectation: has_closed_form(config)
@@ -80,7 +88,7 @@ impl World {
             effects: Vec::new(),
             outlet: Outlet::default(),
             error: None,
-            open_ended: config.duration.is_some() && config.events.iter().all(fails),
+            open_ended: config.duration.is_some() && config.events.iter().all(disturbs),
             repairs: 0,
             kube,
         })
@@ -88,14 +96,20 @@ impl World {
 }
 
 /// Returns whether what is lost to rules alone follows from when they went live: a process that
-/// dials again, a queue and a machine that fails make other losses.
+/// dials again, a queue, a machine that fails and rules that are removed make other losses.
 fn has_closed_form(config: &Config) -> bool {
     let mode = match config.proxy.mode {
         ProxyMode::Userspace => false,
         ProxyMode::Central(balancer) => balancer.per_packet.is_zero(),
         _ => true,
     };
-    mode && !config.events.iter().any(fails)
+    let flushes = |event: &EventSpec| matches!(event.action, Action::FlushRules { .. });
+    mode && !config.events.iter().any(|event| fails(event) || flushes(event))
+}
+
+/// Returns whether an event leaves the workloads alone, so that its end is the run's duration.
+fn disturbs(event: &EventSpec) -> bool {
+    fails(event) || matches!(event.action, Action::RestartProxy { .. } | Action::FlushRules { .. })
 }
 
 fn fails(event: &EventSpec) -> bool {

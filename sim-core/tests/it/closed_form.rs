@@ -50,7 +50,7 @@ fn v2_a_pre_stop_sleep_cuts_the_uniform_tail() {
 #[test]
 fn v3_one_stuck_node_loses_alone() {
     let mut config = spaced_rollout(Law::Constant(ms(500)), secs(12.5));
-    let Propagation::Delay { nodes, .. } = &mut config.propagation;
+    let Propagation::Delay { nodes, .. } = &mut config.propagation else { unreachable!() };
     nodes.insert(17, Law::Constant(secs(12.0)));
     config.deployments[0].template.pre_stop = Some(secs(5.0));
     assert_within("V3", mean(&config, 12, |run| run.stale()), 70.0, T_12);

@@ -11,6 +11,7 @@ mod lifecycle;
 mod modes;
 mod neighbour;
 mod nftables;
+mod pipeline;
 mod proxy;
 mod rules;
 mod support;

@@ -50,6 +50,29 @@ impl Choices {
         }
     }
 
+    fn pipeline(&mut self) -> Pipeline {
+        let legacy = self.below(2) == 0;
+        Pipeline {
+            watch: self.law(),
+            nodes: Default::default(),
+            min_sync_period: self.one_of(&[None, Some(ms(500)), Some(ms(3000))]),
+            sync_period: Some(ms(1000 * (1 + self.below(5)))),
+            iptables_backend: match legacy {
+                true => IptablesBackend::Legacy,
+                false => IptablesBackend::Nft,
+            },
+            cost: SyncCostConfig {
+                base: self.one_of(&[None, Some(ms(500)), Some(ms(2000))]),
+                scale: self.one_of(&[0.0, 1.0, 1.0]),
+                ..SyncCostConfig::default()
+            },
+            failure: self.one_of(&[0.0, 0.0, 0.3]),
+            contender: (legacy && self.below(2) == 0)
+                // No period of retries (a second to five, after a wait of five) divides this one.
+                .then(|| ContenderConfig { every: ms(9700), holds: ms(6000) }),
+        }
+    }
+
     /// Times are round on purpose: much happens at one instant.
     fn config(&mut self) -> Config {
         let law = self.law();
@@ -99,6 +122,20 @@ impl Choices {
             .collect();
         if self.below(8) == 0 {
             config.duration = Some(ms(500 * self.below(10)));
+        }
+        if self.below(3) == 0 {
+            let pipeline = self.pipeline();
+            config.propagation = Propagation::Pipeline(Box::new(pipeline));
+            config.proxy.profile = self.one_of(&[30, 34]);
+            config.proxy.mode = self.one_of(&[ProxyMode::Iptables, ProxyMode::Nftables]);
+            let node = 0;
+            let action = match self.below(4) {
+                0 => Some(Action::RestartProxy { node, takes: ms(500 * self.below(8)) }),
+                1 => Some(Action::FlushRules { node }),
+                _ => None,
+            };
+            let at = ms(500 * (1 + self.below(10)));
+            config.events.extend(action.map(|action| EventSpec { at, action }));
         }
         // What has not settled by then never will.
         config.limits.simulated = Duration::from_secs(300);

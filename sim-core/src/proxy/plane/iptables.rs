@@ -11,7 +11,7 @@ use netfilter_model::rule::{
 };
 use netfilter_model::tuple::{Addresses, Family, Protocol};
 
-use super::{DataPlane, Made, ProxiedService, count, flannel};
+use super::{DataPlane, Made, ProxiedService, RuleCounts, count, flannel};
 use crate::config::ProxyConfig;
 use crate::ids::{Id, IdVec, NodeId, ServicePortId};
 use crate::kube::endpoint_slice::Endpoint;
@@ -76,6 +76,18 @@ impl Iptables {
         self.endpoints = self.endpoints + new - old;
     }
 
+    /// Returns how many rules a service port adds, and how many of those every sync writes.
+    pub(super) fn counts(&self, fragment: &Fragment) -> (RuleCounts, RuleCounts) {
+        let of = |table| fragment.rule_count(&self.common.base, table) as u64;
+        let held = RuleCounts { filter: of(Table::Filter), nat: of(Table::Nat) };
+        let slots = &self.common.slots;
+        let shared = RuleCounts {
+            filter: held.filter,
+            nat: fragment.contribution(slots.services).len() as u64,
+        };
+        (held, shared)
+    }
+
     /// Returns what a service port adds to the rules of a node. Ports come in the order of their
     /// ids the first time.
     pub(super) fn make(
@@ -129,8 +141,12 @@ pub struct NodeRules<'a> {
 
 impl<'a> NodeRules<'a> {
     #[inline]
-    fn fragment(&self, id: ServicePortId) -> &'a Fragment {
-        match &self.plane.held(id, self.node, self.now).made {
+    fn fragment(&self, table: Table, id: ServicePortId) -> &'a Fragment {
+        let held = match table {
+            Table::Filter => self.plane.filtered(id, self.node, self.now),
+            _ => self.plane.held(id, self.node, self.now),
+        };
+        match &held.made {
             Made::Fragment(fragment) => fragment,
             _ => unreachable!("iptables mode makes fragments"),
         }
@@ -139,11 +155,13 @@ impl<'a> NodeRules<'a> {
     /// Returns how many of the ports below `below` contribute to `slot`.
     fn contributions(&self, slot: SlotId, below: usize) -> u32 {
         let varying = self.mode.varying.iter().take_while(|port| port.index() < below);
+        let in_nat = slot == self.mode.common.slots.services;
         let is_empty = |port: &&ServicePortId| {
-            self.plane.held(**port, self.node, self.now).endpoints.is_empty()
+            let held = if in_nat { DataPlane::held } else { DataPlane::filtered };
+            held(self.plane, **port, self.node, self.now).endpoints.is_empty()
         };
         let empty = varying.filter(is_empty).count();
-        let count = if slot == self.mode.common.slots.services { below - empty } else { empty };
+        let count = if in_nat { below - empty } else { empty };
         count as u32
     }
 }
@@ -160,15 +178,16 @@ impl Rules for NodeRules<'_> {
             return self.mode.common.base.chain(table, id);
         }
         let port = ServicePortId::from_index(id.fragment.0 as usize - 1);
-        self.fragment(port).chain(table, id)
+        self.fragment(table, port).chain(table, id)
     }
 
-    fn slot(&self, _: Table, slot: SlotId, packet: &Packet, from: u32) -> SlotHit<'_> {
+    fn slot(&self, table: Table, slot: SlotId, packet: &Packet, from: u32) -> SlotHit<'_> {
         let slots = &self.mode.common.slots;
         if Some(slot) == self.mode.flannel_local {
             return self.plane.flannel(self.node, from);
         }
-        if slot != slots.services && slot != slots.refusals {
+        let known = slot == slots.services || slot == slots.refusals;
+        if !known || self.plane.is_flushed(self.node, self.now) {
             return SlotHit { rules: &[], before: 0, total: 0 };
         }
         let total = self.contributions(slot, self.plane.ports.len());
@@ -182,7 +201,7 @@ impl Rules for NodeRules<'_> {
         let Some(id) = self.plane.find(dst.to_bits(), packet.tuple.dst_part) else {
             return none;
         };
-        let rules = self.fragment(id).contribution(slot);
+        let rules = self.fragment(table, id).contribution(slot);
         let before = self.contributions(slot, id.index());
         if rules.is_empty() || before < from {
             return none;

@@ -10,6 +10,7 @@ mod nftables;
 mod plain;
 mod userspace;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,11 +33,12 @@ use super::endpoint;
 use super::profile::Profile;
 use super::service::{ServicePort, ServicePortName};
 use super::state::{NodeInfo, State};
+use super::sync::cost::{Rules as RuleCounts, Tally};
 use crate::config::{ClusterConfig, Ipv4Cidr, ObjectName, ProxyConfig, ProxyMode};
 use crate::ids::{Id, IdVec, NodeId, PodId, ServiceId, ServicePortId};
 use crate::kube::endpoint_slice::{Endpoint, ServiceEndpoints};
 use crate::kube::object::{self, KubeProxyConfiguration, SyncSettings};
-use crate::propagation::{History, Version};
+use crate::propagation::{Applied, History, Version};
 use crate::record::Name;
 use crate::time::SimTime;
 
@@ -62,6 +64,8 @@ pub struct DataPlane {
     by_target: Vec<((u32, u16), ServicePortId)>,
     config: KubeProxyConfiguration,
     profile: Profile,
+    /// Nodes whose Services' rules another program removed: from when, and until when.
+    flushed: BTreeMap<NodeId, (SimTime, SimTime)>,
     /// flannel's rules about a node's own Pods.
     local: Vec<[Rule; 3]>,
     mode: Mode,
@@ -103,6 +107,7 @@ pub struct ServiceRules {
 struct PortRules {
     endpoints: Arc<[Endpoint]>,
     made: Made,
+    tally: Tally,
 }
 
 /// What a mode makes of a port's endpoints.
@@ -134,6 +139,13 @@ impl ServiceRules {
     /// Returns the endpoints of all ports.
     pub fn all(&self) -> impl Iterator<Item = &Endpoint> {
         self.ports.iter().flat_map(|port| port.endpoints.iter())
+    }
+
+    /// Returns how much it is.
+    pub fn tally(&self) -> Tally {
+        let mut total = Tally::default();
+        self.ports.iter().for_each(|port| total += port.tally);
+        total
     }
 
     /// Returns whether `pod` is an endpoint of some port.
@@ -179,6 +191,7 @@ impl DataPlane {
             ports: IdVec::new(),
             by_target: Vec::new(),
             profile,
+            flushed: BTreeMap::new(),
             local: local.collect(),
             mode: match proxy.mode {
                 ProxyMode::Iptables => {
@@ -236,13 +249,102 @@ impl DataPlane {
         now: SimTime,
         lags: impl Iterator<Item = Duration>,
     ) -> Result<&Version<ServiceRules>, PlaneError> {
+        let rules = self.remake(service, endpoints)?;
+        Ok(self.services[service].history.commit(now, rules, lags))
+    }
+
+    /// Commits a change of `service` at `now` of which the proxy of node i is told after the i-th
+    /// lag; syncs bring it ([`DataPlane::apply`]).
+    ///
+    /// # Errors
+    ///
+    /// If the rules would be refused by the kernel; that is a bug.
+    pub fn announce(
+        &mut self,
+        service: ServiceId,
+        endpoints: &ServiceEndpoints,
+        now: SimTime,
+        lags: impl Iterator<Item = Duration>,
+    ) -> Result<&Version<ServiceRules>, PlaneError> {
+        let rules = self.remake(service, endpoints)?;
+        Ok(self.services[service].history.announce(now, rules, lags))
+    }
+
+    /// Notes that a sync of `node` took the versions of `service` up to number `ordinal`, and
+    /// returns whether that settles any.
+    pub fn apply(
+        &mut self,
+        service: ServiceId,
+        node: NodeId,
+        ordinal: u32,
+        applied: &Applied,
+    ) -> bool {
+        self.services[service].history.apply(node, ordinal, applied)
+    }
+
+    /// Lets a proxy that lists everything at `at` know of all versions up to then.
+    pub fn list(&mut self, node: NodeId, at: SimTime) {
+        for (_, service) in self.services.iter_mut() {
+            service.history.list(node, at);
+        }
+    }
+
+    /// Removes the Services' rules of `node` at `at`, until [`DataPlane::restore`].
+    // Simplified: rules that another program removes are those of Services, all tables at once.
+    pub fn flush(&mut self, node: NodeId, at: SimTime) {
+        self.flushed.insert(node, (at, SimTime::MAX));
+    }
+
+    /// Brings the Services' rules of `node` back at `at`, if they were removed.
+    pub fn restore(&mut self, node: NodeId, at: SimTime) {
+        if let Some((_, until)) = self.flushed.get_mut(&node) {
+            *until = (*until).min(at);
+        }
+    }
+
+    #[inline]
+    fn is_flushed(&self, node: NodeId, now: SimTime) -> bool {
+        !self.flushed.is_empty()
+            && self.flushed.get(&node).is_some_and(|&(from, until)| from <= now && now < until)
+    }
+
+    /// Returns the rules of every node that do not depend on Services.
+    pub fn fixed_rules(&self) -> RuleCounts {
+        match &self.mode {
+            Mode::Iptables(mode) | Mode::Central(mode, _) => {
+                let base = &mode.common.base;
+                let of = |table: Table| {
+                    let chains = base.chains(table).iter();
+                    chains.map(|chain| chain.rules().len() as u64).sum()
+                };
+                RuleCounts { filter: of(Table::Filter), nat: of(Table::Nat) }
+            }
+            Mode::Nftables(mode) => RuleCounts { filter: 0, nat: mode.fixed },
+            Mode::Userspace(_) => RuleCounts::default(),
+        }
+    }
+
+    /// Returns how much all Services together are, as the run began.
+    pub fn tally(&self) -> Tally {
+        let mut total = Tally::default();
+        for (_, service) in self.services.iter() {
+            total += service.history.newest().content.tally();
+        }
+        total
+    }
+
+    /// Makes the rules of `service` with other endpoints.
+    fn remake(
+        &mut self,
+        service: ServiceId,
+        endpoints: &ServiceEndpoints,
+    ) -> Result<ServiceRules, PlaneError> {
         if let Mode::Iptables(mode) | Mode::Central(mode, _) = &mut self.mode {
             let old = self.services[service].history.newest().content.all().count();
             mode.recount(old, count(endpoints));
         }
         let ports = self.services[service].ports.clone();
-        let rules = self.make(&ports, endpoints)?;
-        Ok(self.services[service].history.commit(now, rules, lags))
+        self.make(&ports, endpoints)
     }
 
     /// Makes a version of the Service that has these ports.
@@ -254,18 +356,22 @@ impl DataPlane {
         let mut rules = Vec::with_capacity(ports.len());
         for (&id, endpoints) in ports.iter().zip(endpoints) {
             let port = &self.ports[id].port;
-            let made = match &mut self.mode {
+            let (made, held, shared) = match &mut self.mode {
                 Mode::Iptables(mode) | Mode::Central(mode, _) => {
-                    Made::Fragment(Arc::new(mode.make(id, port, endpoints)?))
+                    let fragment = mode.make(id, port, endpoints)?;
+                    let (held, shared) = mode.counts(&fragment);
+                    (Made::Fragment(Arc::new(fragment)), held, shared)
                 }
                 Mode::Nftables(mode) => {
                     let mut state = state(&self.config, self.profile, anywhere());
                     state.ports.push((port.clone(), told(endpoints)));
-                    Made::Nft(Arc::new(mode.make(&state)?))
+                    let (table, held) = mode.make(&state)?;
+                    (Made::Nft(Arc::new(table)), held, RuleCounts::default())
                 }
-                Mode::Userspace(_) => Made::Nothing,
+                Mode::Userspace(_) => (Made::Nothing, RuleCounts::default(), RuleCounts::default()),
             };
-            rules.push(PortRules { endpoints: endpoints.clone(), made });
+            let tally = Tally { services: 1, endpoints: endpoints.len() as u64, held, shared };
+            rules.push(PortRules { endpoints: endpoints.clone(), made, tally });
         }
         Ok(ServiceRules { ports: rules })
     }
@@ -309,6 +415,7 @@ impl DataPlane {
                     IpAddr::V4(dst) => self.nearest(dst.to_bits(), packet),
                     IpAddr::V6(_) => None,
                 };
+                let port = port.filter(|_| !self.is_flushed(node, now));
                 let made = port.map(|port| &self.held(port, node, now).made);
                 let rules = match made {
                     Some(Made::Nft(rules)) => rules,
@@ -407,6 +514,7 @@ impl DataPlane {
     }
 
     /// Returns the whole ruleset of x_tables that a node holds, for rendering and comparison.
+    // Simplified: between the commits of filter and nat, a listing shows filter as it was before.
     ///
     /// # Errors
     ///
@@ -468,6 +576,13 @@ impl DataPlane {
         let before = near.checked_sub(1).and_then(|at| self.by_target.get(at));
         let mut candidates = self.by_target.get(near).into_iter().chain(before);
         candidates.find(|entry| entry.0.0 == addr).map(|entry| entry.1)
+    }
+
+    /// Returns what table filter of a node says of a service port.
+    #[inline]
+    fn filtered(&self, id: ServicePortId, node: NodeId, now: SimTime) -> &PortRules {
+        let port = &self.ports[id];
+        &self.services[port.service].history.filter_at(node, now).content.ports[port.index]
     }
 
     #[inline]

@@ -11,7 +11,7 @@ use netfilter_model::packet::Packet;
 use netfilter_model::rule::{Chain, ChainId, Rules, SlotHit, SlotId};
 
 use super::plain::{self, Plain};
-use super::{PlaneError, anywhere, state};
+use super::{PlaneError, RuleCounts, anywhere, state};
 use crate::kube::object::KubeProxyConfiguration;
 use crate::proxy::nftables;
 use crate::proxy::profile::Profile;
@@ -23,6 +23,8 @@ pub(super) struct Nftables {
     /// flannel's rules, which are of x_tables.
     pub(super) plain: Plain,
     without_services: Ruleset,
+    /// Rules without Services.
+    pub(super) fixed: u64,
 }
 
 impl Nftables {
@@ -32,9 +34,11 @@ impl Nftables {
         profile: Profile,
     ) -> Result<Nftables, PlaneError> {
         let state = state(config, profile, anywhere());
+        let table = nftables::Nftables::of(&state);
         Ok(Nftables {
             plain: Plain::new(pods, 1 << config.nftables.masquerade_bit)?,
-            without_services: nftables::Nftables::of(&state).into_ruleset()?,
+            fixed: table.counts().rules as u64,
+            without_services: table.into_ruleset()?,
         })
     }
 
@@ -42,9 +46,12 @@ impl Nftables {
         &self.without_services
     }
 
-    /// Returns the table of a proxy that knows one service port.
-    pub(super) fn make(&self, state: &State) -> Result<Ruleset, Problem> {
-        nftables::Nftables::of(state).into_ruleset()
+    /// Returns the table of a proxy that knows one service port, and how many rules that is more
+    /// than without.
+    pub(super) fn make(&self, state: &State) -> Result<(Ruleset, RuleCounts), Problem> {
+        let table = nftables::Nftables::of(state);
+        let rules = (table.counts().rules as u64).saturating_sub(self.fixed);
+        Ok((table.into_ruleset()?, RuleCounts { filter: 0, nat: rules }))
     }
 }
 
