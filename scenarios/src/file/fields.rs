@@ -26,8 +26,8 @@ pub(crate) static SCENARIO: Table = Table {
         field(
             "propagation",
             Kind::Table(&PROPAGATION),
-            Default("{}"),
-            "How rule changes reach the nodes.",
+            Default("{ delay: { lognormal: { median: 300ms, p99: 2s } } }"),
+            "How rule changes reach the nodes: by a drawn delay, or through a pipeline.",
         ),
         field("kubelet", Kind::Table(&KUBELET), Default("{}"), "The kubelets' timings."),
         field(
@@ -160,6 +160,24 @@ static PROXY: Table = Table {
             "Masquerade all traffic to ClusterIPs.",
         ),
         field(
+            "minSyncPeriod",
+            Kind::Duration,
+            Optional,
+            "Least time between two syncs, as KubeProxyConfiguration counts it: 0 stands for the mode's default, 1s in iptables and nftables mode. With propagation.pipeline only.",
+        ),
+        field(
+            "syncPeriod",
+            Kind::Duration,
+            Optional,
+            "From a failed sync to the next, and from one look for flushed rules to the next (30s). With propagation.pipeline only.",
+        ),
+        field(
+            "iptablesBackend",
+            Kind::Word(&["legacy", "nft"]),
+            Optional,
+            "Which iptables the nodes have (nft). With propagation.pipeline only, in iptables mode.",
+        ),
+        field(
             "loadBalancer",
             Kind::Table(&LOAD_BALANCER),
             Optional,
@@ -190,19 +208,95 @@ static LOAD_BALANCER: Table = Table {
 
 static PROPAGATION: Table = Table {
     name: "propagation",
-    fields: &[
+    fields: &[field(
+        "nodes",
+        Kind::Map("node name", &Kind::Table(&LAW)),
+        Default("{}"),
+        "Nodes whose delay, or whose watch in a pipeline, follows another law.",
+    )],
+    one_of: &[
         field(
             "delay",
             Kind::Table(&LAW),
-            Default("{ lognormal: { median: 300ms, p99: 2s } }"),
+            Optional,
             "The whole time from the EndpointSlice's commit to live rules, drawn for each node and change.",
         ),
         field(
-            "nodes",
-            Kind::Map("node name", &Kind::Table(&LAW)),
-            Default("{}"),
-            "Nodes whose delay follows another law.",
+            "pipeline",
+            Kind::Table(&PIPELINE),
+            Optional,
+            "The stages that the time comes from: the watch, and the proxies' syncs.",
         ),
+    ],
+};
+
+static PIPELINE: Table = Table {
+    name: "pipeline",
+    fields: &[
+        field(
+            "watch",
+            Kind::Table(&LAW),
+            Default("{ lognormal: { median: 5ms, p99: 100ms } }"),
+            "From the EndpointSlice's commit until a node's proxy is told.",
+        ),
+        field(
+            "syncCost",
+            Kind::Table(&SYNC_COST),
+            Default("{}"),
+            "What a sync costs, where it is not what was measured for the mode and iptables back end.",
+        ),
+        field(
+            "syncFailure",
+            Kind::Number(0.0, 1.0),
+            Default("0"),
+            "The probability that the kernel refuses what a sync writes.",
+        ),
+        field(
+            "lock",
+            Kind::Table(&LOCK),
+            Optional,
+            "Another program that takes the xtables lock on every node; with iptablesBackend legacy.",
+        ),
+    ],
+    one_of: &[],
+};
+
+static SYNC_COST: Table = Table {
+    name: "sync cost",
+    fields: &[
+        field("base", Kind::Duration, Optional, "Of any sync."),
+        field("ensure", Kind::Duration, Optional, "Of a full sync: chains and jumps looked for."),
+        field("perService", Kind::Duration, Optional, "Of each service port, changed or not."),
+        field("perRuleMade", Kind::Duration, Optional, "Of making a rule that is written."),
+        field("perRuleWritten", Kind::Duration, Optional, "Of loading a rule."),
+        field("perRuleHeld", Kind::Duration, Optional, "Of a rule in the table, written or not."),
+        field(
+            "perRuleListed",
+            Kind::Duration,
+            Optional,
+            "Of a rule in the kernel's listing, where stale chains are looked for.",
+        ),
+        field(
+            "doublingRules",
+            Kind::Int(1, i64::MAX),
+            Optional,
+            "From how many rules on a load costs twice as much for each.",
+        ),
+        field(
+            "scale",
+            Kind::Number(0.0, 1e6),
+            Default("1"),
+            "Multiplies everything; 0 turns the cost of syncs off.",
+        ),
+    ],
+    one_of: &[],
+};
+
+static LOCK: Table = Table {
+    name: "lock",
+    fields: &[
+        field("every", Kind::Duration, Required, "From one take to the next."),
+        field("holds", Kind::Duration, Required, "How long it is held."),
     ],
     one_of: &[],
 };
@@ -421,6 +515,12 @@ static EVENT: Table = Table {
         ),
         field("replicas", Kind::Int(0, 1_000_000), Optional, "With scale: the new size."),
         field("for", Kind::Duration, Optional, "With fail: for how long (to the end)."),
+        field(
+            "takes",
+            Kind::Duration,
+            Optional,
+            "With restartProxy: until it has listed Services and EndpointSlices (3s).",
+        ),
     ],
     one_of: &[
         field(
@@ -446,6 +546,18 @@ static EVENT: Table = Table {
             Kind::Text,
             Optional,
             "Cuts a machine off: `node-3`, or `load-balancer` in proxy mode central.",
+        ),
+        field(
+            "restartProxy",
+            Kind::Text,
+            Optional,
+            "Restarts the proxy of this node; its rules stay. With propagation.pipeline only.",
+        ),
+        field(
+            "flushRules",
+            Kind::Text,
+            Optional,
+            "Another program removes the Services' rules of this node. With propagation.pipeline only.",
         ),
     ],
 };

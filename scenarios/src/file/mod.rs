@@ -12,6 +12,7 @@ mod fields;
 mod law;
 mod objects;
 mod path;
+mod propagation;
 pub(crate) mod raw;
 mod resolve;
 pub(crate) mod schema;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sim_core::config::{
     Action, Application, Arrivals, ClientSpec, ClusterConfig, Config, EventSpec, IntOrPercent,
     Ipv4Cidr, KubeletConfig, Limits, LoadBalancer, Machine, ObjectName, OnSigterm, PodNetwork,
-    Propagation, ProxyConfig, ProxyMode, Strategy, TargetPort,
+    ProxyConfig, ProxyMode, Strategy, TargetPort,
 };
 use sim_core::proxy::profile::Profile;
 
@@ -14,6 +14,7 @@ use super::diagnostic::{Diagnostic, Diagnostics, FileId, Span};
 use super::fields::APPLICATION;
 use super::law;
 use super::objects::{Objects, replicas_span};
+use super::propagation;
 use super::raw::{self, Kind};
 use super::tree::{Entry, Node, Value};
 use crate::expect::{Expectation, Over};
@@ -27,11 +28,11 @@ pub(super) fn config(root: &Node, name: &str, diagnostics: &mut Diagnostics) -> 
     let cluster_node = root.get("cluster")?;
     let cluster = cluster(cluster_node, diagnostics)?;
     objects.check(cluster.service_cidr, diagnostics);
-    let propagation = propagation(root.get("propagation")?, cluster.nodes, diagnostics);
+    let propagation = propagation::resolve(root, cluster.nodes, diagnostics);
     let kubelet = kubelet(root.get("kubelet")?, diagnostics);
     let applications = applications(root.get("applications")?, &objects, diagnostics);
     let clients = clients(root.get("clients")?, &objects, diagnostics);
-    let events = events(root, &objects, diagnostics);
+    let events = events(root, &objects, cluster.nodes, diagnostics);
     check_capacity(cluster_node, &cluster, &objects, &clients, &events, diagnostics);
     check_end(root, &events, diagnostics);
     let mut deployments = Vec::new();
@@ -119,7 +120,12 @@ fn node_labels(
 }
 
 /// Reads `node-7` as 7, if there is such a node.
-fn node_index(name: &str, span: Span, nodes: u32, diagnostics: &mut Diagnostics) -> Option<u32> {
+pub(super) fn node_index(
+    name: &str,
+    span: Span,
+    nodes: u32,
+    diagnostics: &mut Diagnostics,
+) -> Option<u32> {
     let index = name.strip_prefix("node-").and_then(|number| number.parse::<u32>().ok());
     match index {
         Some(index) if index < nodes && name == format!("node-{index}") => Some(index),
@@ -227,16 +233,6 @@ fn proxy(node: &Node, diagnostics: &mut Diagnostics) -> Option<ProxyConfig> {
         masquerade_bit: whole(node.get("masqueradeBit")?)?,
         masquerade_all: node.get("masqueradeAll")?.bool()?,
     })
-}
-
-fn propagation(node: &Node, count: u32, diagnostics: &mut Diagnostics) -> Option<Propagation> {
-    let law = law::resolve(node.get("delay")?, diagnostics);
-    let mut nodes = BTreeMap::new();
-    for entry in node.get("nodes")?.entries() {
-        let index = node_index(&entry.key, entry.key_span, count, diagnostics);
-        nodes.extend(index.zip(law::resolve(&entry.value, diagnostics)));
-    }
-    Some(Propagation::Delay { law: law?, nodes })
 }
 
 fn kubelet(node: &Node, diagnostics: &mut Diagnostics) -> Option<KubeletConfig> {
@@ -428,14 +424,25 @@ fn client_port(
     found.map(|port| port.port)
 }
 
-fn events(root: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec<EventSpec> {
+fn events(
+    root: &Node,
+    objects: &Objects,
+    count: u32,
+    diagnostics: &mut Diagnostics,
+) -> Vec<EventSpec> {
     let mut events = Vec::new();
     for node in root.get("events").map_or(&[][..], Node::items) {
-        let kinds = ["rollout", "deletePod", "scale", "fail"];
+        let kinds = ["rollout", "deletePod", "scale", "fail", "restartProxy", "flushRules"];
         let Some(entry) = kinds.into_iter().find_map(|kind| node.entry(kind)) else {
             continue;
         };
-        for (field, kind) in [("count", "deletePod"), ("replicas", "scale"), ("for", "fail")] {
+        let fields = [
+            ("count", "deletePod"),
+            ("replicas", "scale"),
+            ("for", "fail"),
+            ("takes", "restartProxy"),
+        ];
+        for (field, kind) in fields {
             if let Some(misplaced) = node.entry(field).filter(|_| entry.key != kind) {
                 let message = format!("`{field}` belongs to `{kind}`, not to `{}`", entry.key);
                 let help = format!("remove it, or use `{kind}:`");
@@ -444,11 +451,16 @@ fn events(root: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec<
                 );
             }
         }
+        let at = node.get("at").and_then(as_duration);
         if entry.key == "fail" {
             let lasting = node.get("for").and_then(as_duration);
             let machine = machine(root, &entry.value, diagnostics);
             let action = machine.map(|machine| Action::Fail { machine, lasting });
-            let at = node.get("at").and_then(as_duration);
+            events.extend(at.zip(action).map(|(at, action)| EventSpec { at, action }));
+            continue;
+        }
+        if matches!(entry.key.as_str(), "restartProxy" | "flushRules") {
+            let action = propagation::event(root, node, entry, count, diagnostics);
             events.extend(at.zip(action).map(|(at, action)| EventSpec { at, action }));
             continue;
         }
@@ -473,7 +485,7 @@ fn events(root: &Node, objects: &Objects, diagnostics: &mut Diagnostics) -> Vec<
                 Action::Scale { deployment, replicas }
             }
         };
-        events.extend(node.get("at").and_then(as_duration).map(|at| EventSpec { at, action }));
+        events.extend(at.map(|at| EventSpec { at, action }));
     }
     events.sort_by_key(|event| event.at); // stable: as written at one time
     events
@@ -646,10 +658,10 @@ fn timeline_bin(node: &Node, diagnostics: &mut Diagnostics) -> Option<Duration> 
     Some(bin)
 }
 
-fn as_duration(node: &Node) -> Option<Duration> {
+pub(super) fn as_duration(node: &Node) -> Option<Duration> {
     parse_duration(node.text()?).ok()
 }
 
-fn whole<N: TryFrom<i64>>(node: &Node) -> Option<N> {
+pub(super) fn whole<N: TryFrom<i64>>(node: &Node) -> Option<N> {
     N::try_from(node.int()?).ok()
 }

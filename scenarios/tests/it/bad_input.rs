@@ -331,6 +331,95 @@ fn event_on_unknown_deployment() {
 }
 
 #[test]
+fn what_needs_a_pipeline_beside_a_delay() {
+    check(
+        "cluster: { nodes: 3 }",
+        "cluster: { nodes: 3 }\nproxy: { minSyncPeriod: 5s }",
+        expect![[r#"
+            error[conflicting-fields]: `minSyncPeriod` has no effect beside `propagation.delay`
+             --> s.yaml:4:10
+              |
+            4 | proxy: { minSyncPeriod: 5s }
+              |          ^^^^^^^^^^^^^
+            5 | propagation: { delay: { exponential: { mean: 300ms } } }
+              |                ----- this is the whole time, syncs included
+              |
+              = help: remove it, or use `propagation: { pipeline: {} }`
+
+            1 error; nothing was run
+        "#]],
+    );
+    check(
+        "deletePod: default/shop",
+        "restartProxy: node-7",
+        expect![[r#"
+        error[conflicting-fields]: `restartProxy` needs `propagation.pipeline`
+         --> s.yaml:9:15
+          |
+        4 | propagation: { delay: { exponential: { mean: 300ms } } }
+          |                ----- there are no proxies that sync behind a drawn delay
+        ...
+        9 |   - { at: 2s, restartProxy: node-7 }
+          |               ^^^^^^^^^^^^
+          |
+          = help: use `propagation: { pipeline: {} }`
+
+        error[unknown-node]: there is no node "node-7"
+         --> s.yaml:9:29
+          |
+        9 |   - { at: 2s, restartProxy: node-7 }
+          |                             ^^^^^^
+          |
+          = help: nodes are named node-0 to node-2
+
+        2 errors; nothing was run
+    "#]],
+    );
+}
+
+#[test]
+fn propagation_is_one_of_two() {
+    check(
+        "delay: { exponential: { mean: 300ms } }",
+        "delay: { constant: 1s }, pipeline: { lock: { every: 0s, holds: 1s } }",
+        expect![[r#"
+            error[conflicting-fields]: both `delay` and `pipeline` are given
+             --> s.yaml:4:41
+              |
+            4 | propagation: { delay: { constant: 1s }, pipeline: { lock: { every: 0s, holds: 1s } } }
+              |                ----- given here, too    ^^^^^^^^
+              |
+              = help: a propagation has exactly one of delay, pipeline
+
+            1 error; nothing was run
+        "#]],
+    );
+    check(
+        "{ delay: { exponential: { mean: 300ms } } }\n",
+        "{ pipeline: { lock: { every: 0s, holds: 1s } } }\n",
+        expect![[r#"
+            error[conflicting-fields]: iptables-nft takes no lock, so `lock` has no effect
+             --> s.yaml:4:28
+              |
+            4 | propagation: { pipeline: { lock: { every: 0s, holds: 1s } } }
+              |                            ^^^^
+              |
+              = help: remove it, or add `iptablesBackend: legacy` to `proxy`
+
+            error[out-of-range]: the lock is taken every 0 seconds
+             --> s.yaml:4:34
+              |
+            4 | propagation: { pipeline: { lock: { every: 0s, holds: 1s } } }
+              |                                  ^^^^^^^^^^^^^^^^^^^^^^^^
+              |
+              = help: use a duration above 0
+
+            2 errors; nothing was run
+        "#]],
+    );
+}
+
+#[test]
 fn yaml_syntax() {
     check(
         "{ nodes: 3 }",

@@ -44,6 +44,33 @@ fn a_run_leaves_its_files() {
 }
 
 #[test]
+fn a_pipeline_tells_of_its_syncs() {
+    let folder = Folder::new();
+    folder.run(&["run", "s.yaml", "--out", "drawn"]).ends_with(0);
+    let delay = "{ delay: { exponential: { mean: 300ms } } }";
+    let piped = "{ pipeline: { watch: { constant: 20ms }, syncCost: { base: 100ms } } }";
+    let text = crate::GOOD.split("sweep:").next().unwrap().replace(delay, piped);
+    folder.write("p.yaml", &format!("{text}  - {{ at: 30s, restartProxy: node-1, takes: 5s }}\n"));
+    folder.run(&["run", "p.yaml", "--out", "piped"]).ends_with(0);
+    let column = |file: &str, name: &str| {
+        let text = folder.read(file);
+        let at = text.lines().next().unwrap().split(',').position(|column| column == name);
+        let row = text.lines().nth(1).unwrap().split(',').nth(at.expect(name));
+        row.unwrap().to_owned()
+    };
+    for name in ["syncs", "full_syncs", "failed_syncs", "sync_s", "lock_wait_s"] {
+        assert_eq!(column("drawn/runs.csv", name), "", "{name}");
+    }
+    // Three nodes sync when the Pod goes and when its replacement comes; one restarts.
+    assert_eq!(column("piped/runs.csv", "syncs"), "7");
+    assert_eq!(column("piped/runs.csv", "full_syncs"), "1");
+    assert!(column("piped/runs.csv", "sync_s").starts_with("0.7"));
+    assert_eq!(column("drawn/propagation.csv", "informed_s"), "");
+    assert_eq!(column("piped/propagation.csv", "informed_s"), "2.02");
+    assert_eq!(column("piped/propagation.csv", "sync_start_s"), "2.02");
+}
+
+#[test]
 fn a_sweep_leaves_its_files_whatever_the_number_of_jobs() {
     let folder = Folder::new();
     folder.run(&["sweep", "s.yaml", "--jobs", "1", "--out", "a"]).ends_with(0);
