@@ -151,6 +151,9 @@ pub enum ProxyMode {
     Userspace,
     /// A load balancer that all nodes send to; they hold no rules.
     Central(LoadBalancer),
+    /// Endpoints by name and in turns, as introductions draw it. What is told at some time is
+    /// known at the first whole tick of the clock behind its delay; zero has no ticks.
+    Article(Duration),
 }
 
 /// A machine that all packets to Services pass, there and back.

@@ -19,6 +19,7 @@ use crate::engine::rng::{Seed, Stream};
 use crate::engine::{self, Fingerprint, LimitError};
 use crate::event::Event;
 use crate::ids::{ClientId, Id, IdVec, NodeId, PodId, ServiceId, ServicePortId};
+use crate::kube::endpoint_slice::ServiceEndpoints;
 use crate::kube::{ControlPlane, Effect, SetupError};
 use crate::net::fabric::{Admission, Fabric, PacketKey, Passage};
 use crate::propagation::Lags;
@@ -131,6 +132,10 @@ pub struct World {
     error: Option<PlaneError>,
     /// The next change of each Service whose times have not been told.
     untold: IdVec<ServiceId, u32>,
+    /// Whether endpoints are told in the order of their Pods' names.
+    by_name: bool,
+    /// What the clock of changes counts by; zero has no ticks.
+    tick: Duration,
     /// Whether the run goes on to its duration, since nothing else ends it.
     open_ended: bool,
     /// Machines that are down and will be repaired.
@@ -481,10 +486,12 @@ impl World {
     fn commit(&mut self, service: ServiceId, queue: &mut EventQueue<Event>) {
         let change = self.rules.history(service).newest().ordinal + 1;
         let lags = self.lags.of(&self.services[service].lag_draws, change);
-        let endpoints = &self.kube.services[service].endpoints;
+        let (tick, now) = (self.tick, queue.now());
+        let lags = lags.map(|lag| on_tick(now, lag, tick));
+        let endpoints = told(&self.kube, service, self.by_name);
         let made = match self.syncs {
-            Some(_) => self.rules.announce(service, endpoints, queue.now(), lags).map(|_| ()),
-            None => self.rules.commit(service, endpoints, queue.now(), lags).map(|_| ()),
+            Some(_) => self.rules.announce(service, &endpoints, now, lags).map(|_| ()),
+            None => self.rules.commit(service, &endpoints, now, lags).map(|_| ()),
         };
         if let Err(error) = made {
             self.error = Some(error);
@@ -661,6 +668,30 @@ impl Draws for PacketDraws<'_> {
     /// draws anew.
     fn draw(&mut self, _: u32) -> u64 {
         self.traffic.draw(self.key, self.node)
+    }
+}
+
+/// Returns a Service's endpoints as proxies are told of them: in the order of their addresses, or
+/// of their Pods' names.
+fn told(kube: &ControlPlane, service: ServiceId, by_name: bool) -> ServiceEndpoints {
+    let mut ports = kube.services[service].endpoints.clone();
+    if by_name {
+        for endpoints in &mut ports {
+            let mut list = endpoints.to_vec();
+            list.sort_by(|a, b| kube.pods[a.pod].name.cmp(&kube.pods[b.pod].name));
+            *endpoints = list.into();
+        }
+    }
+    ports
+}
+
+/// Returns a lag that ends at a whole tick.
+fn on_tick(now: SimTime, lag: Duration, tick: Duration) -> Duration {
+    let at = (now + lag).as_nanos();
+    let tick = u64::try_from(tick.as_nanos()).unwrap_or(u64::MAX);
+    match at.checked_next_multiple_of(tick) {
+        Some(whole) => Duration::from_nanos(whole - now.as_nanos()),
+        None => lag,
     }
 }
 

@@ -135,7 +135,7 @@ static PROXY: Table = Table {
     fields: &[
         field(
             "mode",
-            Kind::Word(&["iptables", "nftables", "userspace", "central"]),
+            Kind::Word(&["iptables", "nftables", "userspace", "central", "article"]),
             Default("iptables"),
             "What makes Services' addresses work on every node.",
         ),
@@ -176,6 +176,12 @@ static PROXY: Table = Table {
             Kind::Word(&["legacy", "nft"]),
             Optional,
             "Which iptables the nodes have (nft). With propagation.pipeline only, in iptables mode.",
+        ),
+        field(
+            "clock",
+            Kind::Word(&["continuous", "logical"]),
+            Default("continuous"),
+            "With mode article: logical lets changes arrive at whole seconds only.",
         ),
         field(
             "loadBalancer",

@@ -214,10 +214,18 @@ fn proxy(node: &Node, diagnostics: &mut Diagnostics) -> Option<ProxyConfig> {
             .push(Diagnostic::error("conflicting-fields", entry.key_span, message).help(help));
     }
     let balancer = balancer.map(|entry| &entry.value);
+    let clock = node.get("clock")?;
+    let logical = clock.text()? == "logical";
+    if logical && mode != "article" {
+        let message = format!("mode {mode} has no logical clock");
+        let help = "remove it, or use `mode: article`";
+        diagnostics.push(Diagnostic::error("conflicting-fields", clock.span, message).help(help));
+    }
     Some(ProxyConfig {
         mode: match mode {
             "nftables" => ProxyMode::Nftables,
             "userspace" => ProxyMode::Userspace,
+            "article" => ProxyMode::Article(Duration::from_secs(u64::from(logical))),
             "central" => ProxyMode::Central(LoadBalancer {
                 per_packet: balancer
                     .and_then(|node| {

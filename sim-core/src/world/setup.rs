@@ -1,5 +1,7 @@
 //! The world as a run begins.
 
+use std::time::Duration;
+
 use crate::config::{Action, Arrivals, ClientSpec, Config, EventSpec, Propagation, ProxyMode};
 use crate::engine::Fingerprint;
 use crate::engine::rng::Seed;
@@ -23,11 +25,15 @@ impl World {
     /// If the cluster cannot be set up.
     pub fn new(config: &Config, seed: &Seed) -> Result<World, RunError> {
         let kube = ControlPlane::new(config, seed)?;
-        let proxied = kube.services.iter().map(|(_, service)| ProxiedService {
+        let (by_name, tick) = match config.proxy.mode {
+            ProxyMode::Article(tick) => (true, tick),
+            _ => (false, Duration::ZERO),
+        };
+        let proxied = kube.services.iter().map(|(id, service)| ProxiedService {
             name: service.spec.name.clone(),
             cluster_ip: service.cluster_ip,
             ports: service.spec.ports.iter().map(|port| (port.name.clone(), port.port)).collect(),
-            endpoints: service.endpoints.clone(),
+            endpoints: super::told(&kube, id, by_name),
         });
         let ranges = (0..config.cluster.nodes).filter_map(|node| kube::node_range(config, node));
         let rules = DataPlane::new(&config.cluster, &config.proxy, ranges, proxied.collect())?;
@@ -84,6 +90,8 @@ impl World {
             inside: Counts::default(),
             outside: Counts::default(),
             updates: 0,
+            by_name,
+            tick,
             fingerprint: Fingerprint::default(),
             effects: Vec::new(),
             outlet: Outlet::default(),
@@ -99,7 +107,7 @@ impl World {
 /// dials again, a queue, a machine that fails and rules that are removed make other losses.
 fn has_closed_form(config: &Config) -> bool {
     let mode = match config.proxy.mode {
-        ProxyMode::Userspace => false,
+        ProxyMode::Userspace | ProxyMode::Article(_) => false,
         ProxyMode::Central(balancer) => balancer.per_packet.is_zero(),
         _ => true,
     };

@@ -169,3 +169,71 @@ fn a_failed_load_balancer_loses_everything_and_a_failed_node_its_share() {
     let error = (expected * (1.0 - expected) / attempts).sqrt();
     assert!((share - expected).abs() < 4.0 * error, "{share}");
 }
+
+/// Returns three Pods of one Service on two nodes, with a packet to it every 100 ms.
+fn article(tick: Duration) -> Config {
+    let mut config = cluster(2, 3, Law::Constant(ms(1500)));
+    config.proxy.mode = ProxyMode::Article(tick);
+    config.clients[0].rate_per_s = 10.0;
+    config.clients[0].arrivals = Arrivals::Constant;
+    config.events.clear();
+    config.duration = Some(secs(3.0));
+    config
+}
+
+/// S0-10, S0-21, S0-23: endpoints by name, in turns, each node counting by itself.
+#[test]
+fn s0_21_nodes_take_turns_by_name_and_each_counts_for_itself() {
+    let mut config = article(Duration::ZERO);
+    // Three hundred Pods that refuse, for every attempt to tell where it went.
+    config.deployments[0].template.readiness = None;
+    config.events = vec![EventSpec {
+        at: secs(1.0),
+        action: Action::DeletePod { deployment: crate::support::shop(), count: 3 },
+    }];
+    config.propagation =
+        Propagation::Delay { law: Law::Constant(secs(60.0)), nodes: Default::default() };
+    config.kubelet.start = Law::Constant(secs(60.0));
+    config.duration = Some(secs(4.0));
+    let records = run(&config, 1, 0);
+    let mut names: Vec<&str> = records.windows.iter().map(|window| &*window.pod).collect();
+    names.sort_unstable();
+    assert_eq!(names.len(), 3);
+    let mut by_node = std::collections::BTreeMap::<&str, Vec<usize>>::new();
+    for loss in &records.losses {
+        let window = &records.windows[loss.window.expect("its window is open") as usize];
+        let at = names.iter().position(|name| **name == *window.pod).unwrap();
+        by_node.entry(&loss.node).or_default().push(at);
+    }
+    assert_eq!(by_node.len(), 2);
+    for (node, chosen) in &by_node {
+        assert!(chosen.len() > 5, "{node} {chosen:?}");
+        assert!(chosen.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 3), "{node} {chosen:?}");
+    }
+}
+
+/// S0-27, S0-28: a change of 1.0 s with a delay of 1.5 ticks is known at tick 3; the rule of a
+/// Service whose last endpoint went is gone, not a refusal.
+#[test]
+fn s0_27_a_logical_clock_delivers_at_whole_ticks() {
+    for (tick, live) in [(Duration::ZERO, 2.5), (secs(1.0), 3.0)] {
+        let mut config = article(tick);
+        let scale = |at, replicas| EventSpec {
+            at: secs(at),
+            action: Action::Scale { deployment: crate::support::shop(), replicas },
+        };
+        config.events = vec![scale(1.0, 0), scale(4.5, 1)];
+        config.duration = Some(secs(5.0));
+        config.clients[0].timeout = ms(500);
+        let records = run(&config, 1, 0);
+        for window in &records.windows {
+            assert_eq!(window.last_node.unwrap().as_secs_f64(), live);
+        }
+        let after = records.losses.iter().filter(|loss| loss.sent.as_secs_f64() > live);
+        assert!(after.clone().count() > 5);
+        assert!(after.clone().all(|loss| loss.cause == Cause::NoRule), "{tick:?}");
+        let before = records.losses.iter().filter(|loss| loss.sent.as_secs_f64() < live);
+        assert!(before.clone().count() > 5);
+        assert!(before.clone().all(|loss| loss.cause != Cause::NoRule), "{tick:?}");
+    }
+}

@@ -4,6 +4,7 @@
 //! them; what a node holds at a time is a view of those versions ([`NodeRules`]). Every mode
 //! serves ClusterIP Services of TCP, with flannel's rules around them.
 
+mod article;
 mod flannel;
 mod iptables;
 mod nftables;
@@ -25,6 +26,7 @@ use netfilter_model::rule::{
 };
 use netfilter_model::tuple::{Family, Protocol};
 
+use self::article::Article;
 use self::iptables::Iptables;
 use self::nftables::Nftables;
 use self::plain::Plain;
@@ -79,6 +81,7 @@ enum Mode {
     Userspace(Userspace),
     /// The rules of the load balancer, and those of nodes.
     Central(Iptables, Plain),
+    Article(Article),
 }
 
 #[derive(Debug)]
@@ -115,6 +118,8 @@ struct PortRules {
 enum Made {
     Fragment(Arc<Fragment>),
     Nft(Arc<nft::Ruleset>),
+    /// A rule for each turn.
+    Turns(Vec<Rule>),
     /// Endpoints are all that counts.
     Nothing,
 }
@@ -178,7 +183,9 @@ impl DataPlane {
                 ProxyMode::Iptables => object::ProxyMode::Iptables,
                 ProxyMode::Nftables => object::ProxyMode::Nftables,
                 // Not, or no more, kube-proxy's to be configured.
-                ProxyMode::Userspace | ProxyMode::Central(_) => object::ProxyMode::default(),
+                ProxyMode::Userspace | ProxyMode::Central(_) | ProxyMode::Article(_) => {
+                    object::ProxyMode::default()
+                }
             },
             cluster_cidrs: vec![pods.clone()],
             iptables: settings,
@@ -200,6 +207,9 @@ impl DataPlane {
                 ProxyMode::Nftables => Mode::Nftables(Nftables::new(&pods, &config, profile)?),
                 ProxyMode::Userspace => {
                     Mode::Userspace(Userspace::new(&pods, 1 << proxy.masquerade_bit)?)
+                }
+                ProxyMode::Article(_) => {
+                    Mode::Article(Article::new(&pods, 1 << proxy.masquerade_bit)?)
                 }
                 ProxyMode::Central(_) => Mode::Central(
                     Iptables::new(&pods, proxy, false, &services)?,
@@ -368,6 +378,11 @@ impl DataPlane {
                     let (table, held) = mode.make(&state)?;
                     (Made::Nft(Arc::new(table)), held, RuleCounts::default())
                 }
+                Mode::Article(_) => {
+                    let rules = Article::make(id, port, endpoints);
+                    let held = RuleCounts::default();
+                    (Made::Turns(rules), held, RuleCounts::default())
+                }
                 Mode::Userspace(_) => (Made::Nothing, RuleCounts::default(), RuleCounts::default()),
             };
             let tally = Tally { services: 1, endpoints: endpoints.len() as u64, held, shared };
@@ -428,6 +443,9 @@ impl DataPlane {
                 let node = LOAD_BALANCER;
                 NodeRules::Iptables(iptables::NodeRules { plane: self, mode, node, now })
             }
+            Mode::Article(mode) => {
+                NodeRules::Article(article::NodeRules { plane: self, mode, node, now })
+            }
             Mode::Central(_, plain) => {
                 NodeRules::Plain(plain::NodeRules { plane: self, plain, node })
             }
@@ -440,14 +458,17 @@ impl DataPlane {
     /// Returns the service port and the Pod that a packet to `service` is sent to, as it left a
     /// node at `now`; `rule` is the one that rewrote it.
     pub fn chosen(
-        &self,
+        &mut self,
         service: ServiceId,
         (node, now): (NodeId, SimTime),
         rule: RuleRef,
         sent: &Packet,
     ) -> Option<(ServicePortId, PodId)> {
-        if let Mode::Iptables(_) | Mode::Central(..) = self.mode {
+        if let Mode::Iptables(_) | Mode::Central(..) | Mode::Article(_) = self.mode {
             let Origin { owner, item } = rule.origin;
+            if let Mode::Article(mode) = &mut self.mode {
+                mode.count(node, ServicePortId::from_index(owner as usize));
+            }
             return Some((
                 ServicePortId::from_index(owner as usize),
                 PodId::from_index(item as usize),
@@ -535,6 +556,13 @@ impl DataPlane {
                 local.contribute(slot, rule.clone());
             }
         }
+        if let Mode::Article(mode) = &self.mode {
+            for port in self.ports.ids() {
+                if let Made::Turns(rules) = &self.held(port, node, now).made {
+                    rules.iter().for_each(|rule| local.contribute(mode.rules, rule.clone()));
+                }
+            }
+        }
         if let Mode::Userspace(mode) = &self.mode {
             for (slot, rule) in mode.rules() {
                 local.contribute(slot, rule.clone());
@@ -556,6 +584,7 @@ impl DataPlane {
             }
             Mode::Nftables(mode) => (&mode.plain.base, Some(mode.plain.local)),
             Mode::Userspace(mode) => (&mode.base, Some(mode.flannel_local)),
+            Mode::Article(mode) => (&mode.base, Some(mode.flannel_local)),
         }
     }
 
@@ -610,6 +639,8 @@ pub enum NodeRules<'a> {
     Userspace(userspace::NodeRules<'a>),
     /// Of a node that holds none for Services.
     Plain(plain::NodeRules<'a>),
+    /// Of a node that takes turns.
+    Article(article::NodeRules<'a>),
 }
 
 /// The load balancer's place in histories, where it is alone.
@@ -623,6 +654,7 @@ impl Rules for NodeRules<'_> {
             NodeRules::Nftables(rules) => rules.base(table, hook),
             NodeRules::Userspace(rules) => rules.base(table, hook),
             NodeRules::Plain(rules) => rules.base(table, hook),
+            NodeRules::Article(rules) => rules.base(table, hook),
         }
     }
 
@@ -633,6 +665,7 @@ impl Rules for NodeRules<'_> {
             NodeRules::Nftables(rules) => rules.chain(table, id),
             NodeRules::Userspace(rules) => rules.chain(table, id),
             NodeRules::Plain(rules) => rules.chain(table, id),
+            NodeRules::Article(rules) => rules.chain(table, id),
         }
     }
 
@@ -643,6 +676,7 @@ impl Rules for NodeRules<'_> {
             NodeRules::Nftables(rules) => rules.slot(table, slot, packet, from),
             NodeRules::Userspace(rules) => rules.slot(table, slot, packet, from),
             NodeRules::Plain(rules) => rules.slot(table, slot, packet, from),
+            NodeRules::Article(rules) => rules.slot(table, slot, packet, from),
         }
     }
 
@@ -654,7 +688,10 @@ impl Rules for NodeRules<'_> {
     #[inline]
     fn nft(&self) -> Option<&nft::Ruleset> {
         match self {
-            NodeRules::Iptables(_) | NodeRules::Userspace(_) | NodeRules::Plain(_) => None,
+            NodeRules::Iptables(_)
+            | NodeRules::Userspace(_)
+            | NodeRules::Plain(_)
+            | NodeRules::Article(_) => None,
             NodeRules::Nftables(rules) => rules.nft(),
         }
     }
