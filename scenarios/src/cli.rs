@@ -205,6 +205,12 @@ pub(crate) struct RulesSide {
     /// The version of Kubernetes: `1.30`, whose output rules are tested against, to `current`
     #[arg(long, value_name = "VERSION", default_value = "1.30")]
     pub(crate) profile: String,
+    /// The files are one scenario, by file or built-in name: what its node holds at this time
+    #[arg(long, value_name = "TIME", conflicts_with = "family")]
+    pub(crate) at: Option<String>,
+    /// With --at: the seed of the scenario's run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
     /// Also makes the chains by whose absence kube-proxy notices a flush
     #[arg(long)]
     pub(crate) canaries: bool,
@@ -234,6 +240,9 @@ pub(crate) struct RulesDiff {
     /// The second side's version of Kubernetes
     #[arg(long, value_name = "VERSION")]
     pub(crate) to_profile: Option<String>,
+    /// The second side's time in the scenario
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to_at: Option<String>,
 }
 
 /// How `rules` prints.
@@ -270,6 +279,8 @@ pub(crate) enum RulesMode {
     Ipvs,
     /// No kube-proxy: Cilium's eBPF maps
     Ebpf,
+    /// kube-proxy's userspace mode, as of 1.25
+    Userspace,
 }
 
 /// Families of `rules`.

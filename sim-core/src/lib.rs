@@ -14,4 +14,4 @@ pub mod window;
 pub mod world;
 
 pub use netfilter_model::time;
-pub use world::{RunError, World, check, run, run_with_shuffled_ties};
+pub use world::{RunError, World, check, run, run_with_shuffled_ties, world_at};

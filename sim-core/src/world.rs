@@ -24,8 +24,9 @@ use crate::kube::{ControlPlane, Effect, SetupError};
 use crate::net::fabric::{Admission, Fabric, PacketKey, Passage};
 use crate::propagation::Lags;
 use crate::proxy::plane::{DataPlane, PlaneError, ServiceRules};
+use crate::proxy::state::{NodeInfo, State};
 use crate::proxy::sync;
-use crate::record::{Cause, Counts, Name, OpenedBy, Recorder};
+use crate::record::{self, Cause, Counts, Name, OpenedBy, Recorder};
 use crate::time::SimTime;
 use crate::traffic::connection::Key;
 use crate::traffic::{ClientPlace, Host, Met, Outlet, Sender, Traffic};
@@ -151,7 +152,65 @@ struct ServiceTraffic {
     loads: Vec<Load>,
 }
 
+/// Runs `config` up to `at`, the events of that time included, and returns the world then.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn world_at(
+    config: &Config,
+    seed: u64,
+    replication: u32,
+    at: SimTime,
+) -> Result<World, RunError> {
+    let mut queue = EventQueue::new();
+    let mut world = World::new(config, &Seed::new(seed, replication))?;
+    world.start(&mut queue);
+    let until = config.duration.map_or(at, |duration| at.min(SimTime::ZERO + duration));
+    engine::run(&mut queue, &config.limits, Some(until), |queue, now, event| {
+        world.on_event(now, event, queue, &mut Unrecorded)
+    })?;
+    match world.error.take() {
+        Some(error) => Err(RunError::Rules(error)),
+        None => Ok(world),
+    }
+}
+
+/// Keeps nothing.
+struct Unrecorded;
+
+impl Recorder for Unrecorded {
+    fn wants_detail(&self) -> bool {
+        false
+    }
+
+    fn attempt(&mut self, _: SimTime) {}
+
+    fn loss(&mut self, _: record::Loss) {}
+
+    fn propagation(&mut self, _: record::Propagation) {}
+
+    fn window(&mut self, _: record::Window) {}
+
+    fn run(&mut self, _: record::Run) {}
+}
+
 impl World {
+    /// Returns what the proxy of a node has been told, as far as it is live at `now`.
+    pub fn proxy_state(&self, node: NodeId, now: SimTime) -> State {
+        let plan = self.fabric.plan();
+        let own = IpAddr::V4(plan.node_address(node));
+        let bridge = IpAddr::V4(plan.bridge_address(node));
+        let info = NodeInfo {
+            name: node_name(node).to_string(),
+            zone: None,
+            host_ip: own,
+            addresses: vec![Ipv4Addr::LOCALHOST.into(), own, bridge],
+            pod_cidr: Some(plan.pod_range(node)),
+        };
+        self.rules.state(info, node, now)
+    }
+
     /// Returns what the proxies of all nodes hold.
     pub fn rules(&self) -> &DataPlane {
         &self.rules

@@ -456,3 +456,49 @@ fn forms_that_maps_do_not_have() {
     "#]],
     );
 }
+
+/// A scenario's node before, within and after the change: `rules diff` between two times shows the
+/// endpoint that went, in every mode.
+#[test]
+fn a_scenarios_node_at_a_time() {
+    let folder = Folder::new();
+    for mode in ["iptables", "nftables", "ipvs", "ebpf"] {
+        let at = |time: &str| {
+            let args =
+                ["rules", "-f", "delete-pod", "--at", time, "--node", "node-3", "--mode", mode];
+            let done = folder.run(&args);
+            assert_eq!((done.status, done.stderr.as_str()), (Some(0), ""), "{mode}");
+            done.stdout
+        };
+        let (first, later, last) = (at("0s"), at("5s"), at("1m"));
+        assert_eq!(first, later, "{mode}: nothing has happened yet");
+        assert_ne!(first, last, "{mode}: a Pod has another address");
+        let args = ["rules", "diff", "-f", "delete-pod", "--at", "0s", "--to-at", "1m", "--node"];
+        let done = folder.run(&[&args[..], &["node-3", "--mode", mode]].concat());
+        assert_eq!(done.status, Some(1), "{mode} {}", done.stderr);
+        assert!(done.stdout.lines().any(|line| line.starts_with('-')), "{mode}");
+        assert!(done.stdout.lines().any(|line| line.starts_with('+')), "{mode}");
+    }
+    let done = folder.run(&["rules", "-f", "delete-pod", "--at", "soon", "--node", "node-3"]);
+    assert_eq!(done.status, Some(2));
+    assert!(done.stderr.contains("soon is not a time"), "{}", done.stderr);
+    let done = folder.run(&["rules", "-f", "delete-pod", "--at", "1s", "--node", "node-999"]);
+    assert_eq!(done.status, Some(2));
+    assert!(done.stderr.contains("node-0 to node-"), "{}", done.stderr);
+}
+
+/// Userspace mode's rules name Services and the process's ports, never endpoints.
+#[test]
+fn userspace_mode_leads_to_a_process() {
+    let folder = Folder::new();
+    let args =
+        ["rules", "-f", "delete-pod", "--at", "0s", "--node", "node-3", "--mode", "userspace"];
+    let done = folder.run(&args);
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let rule = |start: &str| done.stdout.lines().find(|line| line.starts_with(start)).unwrap();
+    let container = rule("-A KUBE-PORTALS-CONTAINER");
+    assert!(container.ends_with("-j REDIRECT --to-ports 20000"), "{container}");
+    let host = rule("-A KUBE-PORTALS-HOST");
+    assert!(host.contains("-j DNAT --to-destination ") && host.ends_with(":20000"), "{host}");
+    assert!(!done.stdout.contains("KUBE-SEP-"));
+}

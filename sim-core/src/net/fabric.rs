@@ -115,6 +115,11 @@ impl Fabric {
         }
     }
 
+    /// Returns who has which address.
+    pub fn plan(&self) -> &AddressPlan {
+        &self.plan
+    }
+
     /// Returns how long a packet takes from a Pod on `from` to a Pod on `to`, if it can.
     pub fn latency(&self, from: NodeId, to: NodeId) -> Option<Duration> {
         if from == to { Some(self.bridge) } else { self.topology.latency(from, to) }

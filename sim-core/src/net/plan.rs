@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use netfilter_model::host::{Host, Route, RouteQuery};
 use netfilter_model::rule::AddrType;
-use netfilter_model::{DeviceId, DeviceName};
+use netfilter_model::{DeviceId, DeviceName, Prefix};
 
 use crate::config::{ClusterConfig, Ipv4Cidr};
 use crate::ids::{Id, NodeId};
@@ -81,6 +81,11 @@ impl AddressPlan {
     pub fn node_address(&self, node: NodeId) -> Ipv4Addr {
         let bits = self.nodes.base().to_bits() + FIRST_NODE + node.index() as u32;
         Ipv4Addr::from_bits(bits)
+    }
+
+    /// Returns the range of a node's Pods.
+    pub fn pod_range(&self, node: NodeId) -> Prefix {
+        Prefix::new(IpAddr::V4(self.bridge_address(node)), 32 - self.pod_bits as u8)
     }
 
     /// Returns the address of a node's bridge, its Pods' gateway.

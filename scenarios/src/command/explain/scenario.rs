@@ -11,7 +11,6 @@ use sim_core::engine::rng::Seed;
 use sim_core::ids::{Id as _, NodeId};
 use sim_core::net::plan::AddressPlan;
 use sim_core::proxy::nftables::Nftables;
-use sim_core::proxy::state::NodeInfo;
 use sim_core::time::SimTime;
 
 use super::host::{NodeHost, Way};
@@ -40,26 +39,11 @@ pub(super) fn node(
     let name = format!("node-{index} of {scenario}");
     let mut inputs = vec![Input { name: name.clone(), text: iptables_save(&rules) }];
     if config.proxy.mode == ProxyMode::Nftables {
-        let own = node_info(config, node);
-        let table = Nftables::of(&world.rules().state(own, node, SimTime::ZERO));
+        let table = Nftables::of(&world.proxy_state(node, SimTime::ZERO));
         let rules = table.into_ruleset().map_err(|error| failed(&error))?;
         inputs.push(Input { name, text: nft_list(&rules) });
     }
     Ok((inputs, host(config, node)))
-}
-
-/// Returns the node as its proxy knows it.
-fn node_info(config: &Config, node: NodeId) -> NodeInfo {
-    let plan = AddressPlan::new(&config.cluster);
-    let own = IpAddr::V4(plan.node_address(node));
-    let bridge = IpAddr::V4(plan.bridge_address(node));
-    NodeInfo {
-        name: format!("node-{}", node.index()),
-        zone: None,
-        host_ip: own,
-        addresses: vec![Ipv4Addr::LOCALHOST.into(), own, bridge],
-        pod_cidr: Some(Prefix::new(bridge, config.cluster.node_prefix_len)),
-    }
 }
 
 /// Returns the host that a node is: flannel's host-gw, as in a run.

@@ -11,13 +11,15 @@ use crate::file::Reader;
 
 /// Compares two sides; only what differs is printed.
 pub(super) fn execute(args: &RulesDiff) -> Status {
-    let RulesDiff { side, output, to, to_node, to_mode, to_family, to_profile } = args;
+    let RulesDiff { side, output, to, to_node, to_mode, to_family, to_profile, to_at } = args;
     let other = RulesSide {
         files: if to.is_empty() { side.files.clone() } else { to.clone() },
         node: to_node.clone().or_else(|| side.node.clone()),
         mode: to_mode.or(side.mode),
         family: to_family.or(side.family),
         profile: to_profile.clone().unwrap_or_else(|| side.profile.clone()),
+        at: to_at.clone().or_else(|| side.at.clone()),
+        seed: side.seed,
         canaries: side.canaries,
     };
     let mut reader = Reader::default();

@@ -11,18 +11,21 @@ mod ebpf;
 mod iptables;
 mod ipvs;
 mod nftables;
+mod userspace;
 
 use std::collections::BTreeSet;
 
 use netfilter_model::tuple::Family;
+use sim_core::ids::{Id as _, NodeId};
 use sim_core::kube::object::ProxyMode;
 use sim_core::proxy::profile::Profile;
 use sim_core::proxy::state::{Objects, State};
+use sim_core::time::SimTime;
 
 use super::{Status, print};
 use crate::cli::{Rules, RulesAction, RulesFamily, RulesForm, RulesMode, RulesSide};
 use crate::file::Reader;
-use crate::units::closest;
+use crate::units::{closest, parse_duration};
 
 /// What cannot be printed, and what to do about it.
 type Wrong = (String, String);
@@ -74,8 +77,54 @@ fn read(reader: &mut Reader, args: &RulesSide) -> Result<Side, Wrong> {
             "as in `rulelag rules -f objects.yaml --node node-1`".to_owned(),
         ));
     }
+    if let Some(at) = &args.at {
+        return of_scenario(reader, args, at);
+    }
     let objects = reader.cluster(&args.files);
     side(&objects, args)
+}
+
+/// Returns the proxy of a scenario's node at a time of its run.
+fn of_scenario(reader: &mut Reader, args: &RulesSide, at: &str) -> Result<Side, Wrong> {
+    let wrong = |message: String, help: &str| (message, help.to_owned());
+    let time = parse_duration(at)
+        .map_err(|error| wrong(format!("{at} is not a time: {error}"), "as in `--at 10.5s`"))?;
+    let [name] = &args.files[..] else {
+        return Err(wrong("--at belongs to one scenario".to_owned(), "give one `-f SCENARIO`"));
+    };
+    let Some(scenario) = reader.scenario(name, &[]) else {
+        // What is wrong with it is the reader's to say.
+        return Err(wrong(format!("{name} cannot be run"), "see above"));
+    };
+    let config = &scenario.config;
+    let nodes = config.cluster.nodes;
+    let node = match args.node.as_deref() {
+        None if nodes == 1 => Some(0),
+        None => None,
+        Some(name) => name.strip_prefix("node-").and_then(|index| index.parse().ok()),
+    };
+    let Some(node) = node.filter(|node| *node < nodes) else {
+        let message = match &args.node {
+            Some(name) => format!("the scenario has no node {name}"),
+            None => "which node?".to_owned(),
+        };
+        return Err((message, format!("give `--node` one of node-0 to node-{}", nodes - 1)));
+    };
+    let mode = match (args.mode, config.proxy.mode) {
+        (Some(mode), _) => mode,
+        (None, sim_core::config::ProxyMode::Iptables) => RulesMode::Iptables,
+        (None, sim_core::config::ProxyMode::Nftables) => RulesMode::Nftables,
+        (None, sim_core::config::ProxyMode::Userspace) => RulesMode::Userspace,
+        (None, _) => {
+            let message = "the scenario's nodes hold no rules of kube-proxy".to_owned();
+            return Err(wrong(message, "give `--mode` to see what they would hold in that mode"));
+        }
+    };
+    let now = SimTime::ZERO + time;
+    let world = sim_core::world_at(config, args.seed, 0, now)
+        .map_err(|error| wrong(error.to_string(), "`rulelag run` says more about it"))?;
+    let state = world.proxy_state(NodeId::from_index(node as usize), now);
+    Ok(Side { mode, state, canaries: args.canaries })
 }
 
 fn side(objects: &Objects, args: &RulesSide) -> Result<Side, Wrong> {
@@ -160,6 +209,11 @@ fn printed(
             "`--table` and `--since` are about iptables mode".to_owned(),
             "mode ebpf keeps maps; `rulelag rules diff` shows what changed".to_owned(),
         )),
+        RulesMode::Userspace if since.is_some() => Err((
+            "`--since` is about iptables mode".to_owned(),
+            "userspace mode's rules do not change with endpoints".to_owned(),
+        )),
+        RulesMode::Userspace => userspace::print(side, form.unwrap_or(RulesForm::Save), table),
         RulesMode::Ebpf => ebpf::print(side, form.unwrap_or(RulesForm::Ebpf)),
         RulesMode::Nftables if table.is_some() || since.is_some() => Err((
             "`--table` and `--since` are about iptables mode".to_owned(),
