@@ -330,7 +330,7 @@ impl DataPlane {
                 RuleCounts { filter: of(Table::Filter), nat: of(Table::Nat) }
             }
             Mode::Nftables(mode) => RuleCounts { filter: 0, nat: mode.fixed },
-            Mode::Userspace(_) => RuleCounts::default(),
+            Mode::Userspace(_) | Mode::Article(_) => RuleCounts::default(),
         }
     }
 

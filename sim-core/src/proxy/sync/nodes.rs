@@ -316,8 +316,8 @@ impl Node {
 pub fn settings(proxy: &ProxyConfig, pipeline: &Pipeline) -> Settings {
     let backend = match (proxy.mode, pipeline.iptables_backend) {
         (ProxyMode::Nftables, _) => Backend::Nftables,
-        // The load balancer's controller writes what differs, as often as it is told.
-        (ProxyMode::Central(_), _) => Backend::Ipvs,
+        // What is not kube-proxy writes what differs, as often as it is told.
+        (ProxyMode::Central(_) | ProxyMode::Article(_), _) => Backend::Ipvs,
         (ProxyMode::Iptables | ProxyMode::Userspace, IptablesBackend::Legacy) => {
             Backend::IptablesLegacy
         }
