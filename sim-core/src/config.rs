@@ -147,6 +147,8 @@ pub enum ProxyMode {
     Iptables,
     /// Maps and chains of nftables.
     Nftables,
+    /// Virtual servers of IPVS.
+    Ipvs(IpvsScheduler),
     /// A process on each node that dials endpoints.
     Userspace,
     /// A load balancer that all nodes send to; they hold no rules.
@@ -154,6 +156,61 @@ pub enum ProxyMode {
     /// Endpoints by name and in turns, as introductions draw it. What is told at some time is
     /// known at the first whole tick of the clock behind its delay; zero has no ticks.
     Article(Duration),
+}
+
+/// How IPVS chooses among endpoints (kube-proxy's `ipvs.scheduler`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IpvsScheduler {
+    /// In turn.
+    #[default]
+    Rr,
+    /// In turn, by weight; all weights are 1.
+    Wrr,
+    /// The one with the fewest connections.
+    Lc,
+    /// The one with the fewest connections for its weight.
+    Wlc,
+    /// The one that will have the fewest active connections for its weight.
+    Sed,
+    /// An idle one, or else as `Sed`.
+    Nq,
+    /// By a hash of the client's address.
+    Sh,
+    /// By a Maglev hash of the client's address and port.
+    Mh,
+}
+
+impl IpvsScheduler {
+    /// All of them.
+    pub const ALL: [IpvsScheduler; 8] = [
+        IpvsScheduler::Rr,
+        IpvsScheduler::Wrr,
+        IpvsScheduler::Lc,
+        IpvsScheduler::Wlc,
+        IpvsScheduler::Sed,
+        IpvsScheduler::Nq,
+        IpvsScheduler::Sh,
+        IpvsScheduler::Mh,
+    ];
+
+    /// Returns the kernel's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            IpvsScheduler::Rr => "rr",
+            IpvsScheduler::Wrr => "wrr",
+            IpvsScheduler::Lc => "lc",
+            IpvsScheduler::Wlc => "wlc",
+            IpvsScheduler::Sed => "sed",
+            IpvsScheduler::Nq => "nq",
+            IpvsScheduler::Sh => "sh",
+            IpvsScheduler::Mh => "mh",
+        }
+    }
+
+    /// Returns the scheduler of a name.
+    pub fn named(name: &str) -> Option<IpvsScheduler> {
+        IpvsScheduler::ALL.into_iter().find(|scheduler| scheduler.name() == name)
+    }
 }
 
 /// A machine that all packets to Services pass, there and back.

@@ -340,7 +340,7 @@ impl World {
         let rules = self.rules.at(node, queue.now(), &packet);
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
         let passage = self.fabric.arrive(node, packet, &rules, &mut draws, queue);
-        if let Passage::Travelling(Some(rule), sent) = &passage
+        if let Passage::Travelling(rule, sent) = &passage
             && is_syn
         {
             self.chosen((node, queue.now()), *rule, sent);
@@ -626,10 +626,14 @@ impl World {
             return;
         };
         let node = placement.node;
+        if self.rules.virtual_servers().is_some() {
+            let ipvs = self.fabric.ipvs(node, queue.now());
+            self.rules.sync(node, queue.now(), &packet, ipvs);
+        }
         let rules = self.rules.at(node, queue.now(), &packet);
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
         let passage = self.fabric.send(node, packet, &rules, &mut draws, queue);
-        if let Passage::Travelling(Some(rule), sent) = &passage
+        if let Passage::Travelling(rule, sent) = &passage
             && packet.tcp_flags() == Some(TcpFlags::SYN)
         {
             self.chosen((node, queue.now()), *rule, sent);
@@ -668,8 +672,8 @@ impl World {
         self.traffic.dial(key, to, queue, &mut self.outlet);
     }
 
-    /// Notes the endpoint that rules chose for an attempt.
-    fn chosen(&mut self, at: (NodeId, SimTime), rule: RuleRef, sent: &Packet) {
+    /// Notes the endpoint that rules, or a node's IPVS, chose for an attempt.
+    fn chosen(&mut self, at: (NodeId, SimTime), rule: Option<RuleRef>, sent: &Packet) {
         let key = Key::from_packet_id(sent.id);
         let Some(connection) = self.traffic.connections.get(key) else {
             return;

@@ -135,9 +135,15 @@ static PROXY: Table = Table {
     fields: &[
         field(
             "mode",
-            Kind::Word(&["iptables", "nftables", "userspace", "central", "article"]),
+            Kind::Word(&["iptables", "nftables", "ipvs", "userspace", "central", "article"]),
             Default("iptables"),
             "What makes Services' addresses work on every node.",
+        ),
+        field(
+            "scheduler",
+            Kind::Word(&["rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh"]),
+            Optional,
+            "With mode ipvs: how endpoints are chosen; `rr`, in turn, if it is not said.",
         ),
         field(
             "profile",

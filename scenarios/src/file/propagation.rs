@@ -41,13 +41,29 @@ pub(super) fn resolve(
         return Some(Propagation::Delay { law: law::resolve(&delay.value, diagnostics)?, nodes });
     }
     let pipeline = node.get("pipeline")?;
-    if let Some(mode) = proxy.get("mode").filter(|mode| mode.text() == Some("central")) {
-        let span = node.entry("pipeline").map_or(node.span, |entry| entry.key_span);
-        diagnostics.push(
-            Diagnostic::error("conflicting-fields", span, "a load balancer has no sync loop")
-                .context(mode.span, "nodes hold no rules in this mode")
-                .help("use `propagation: { delay: … }` for how late the load balancer is"),
-        );
+    if let Some(mode) = proxy.get("mode") {
+        let (message, why, late) = match mode.text() {
+            Some("central") => (
+                "a load balancer has no sync loop",
+                "nodes hold no rules in this mode",
+                "the load balancer is",
+            ),
+            Some("article") => (
+                "the proxy of the article has no sync loop",
+                "each Node has what it is told after a delay",
+                "Nodes are",
+            ),
+            _ => ("", "", ""),
+        };
+        if !message.is_empty() {
+            let span = node.entry("pipeline").map_or(node.span, |entry| entry.key_span);
+            let help = format!("use `propagation: {{ delay: … }}` for how late {late}");
+            diagnostics.push(
+                Diagnostic::error("conflicting-fields", span, message)
+                    .context(mode.span, why)
+                    .help(help),
+            );
+        }
     }
     let iptables_backend = match proxy.get("iptablesBackend").and_then(Node::text) {
         Some("legacy") => IptablesBackend::Legacy,
@@ -132,6 +148,14 @@ pub(super) fn event(
                 .context(delay.key_span, "there are no proxies that sync behind a drawn delay")
                 .help("use `propagation: { pipeline: {} }`"),
         );
+    }
+    let mode = root.get("proxy").and_then(|proxy| proxy.get("mode"));
+    let written = mode.and_then(Node::text).unwrap_or("iptables");
+    if entry.key == "flushRules" && !matches!(written, "iptables" | "nftables") {
+        let message = format!("mode {written} has no rules of Services that could be removed");
+        let help = "remove the event, or use `mode: iptables` or `mode: nftables`";
+        diagnostics
+            .push(Diagnostic::error("conflicting-fields", entry.key_span, message).help(help));
     }
     let index = node_index(entry.value.text()?, entry.value.span, count, diagnostics)?;
     Some(match entry.key.as_str() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sim_core::config::{
     Action, Application, Arrivals, ClientSpec, ClusterConfig, Config, EventSpec, IntOrPercent,
-    Ipv4Cidr, KubeletConfig, Limits, LoadBalancer, Machine, ObjectName, OnSigterm, PodNetwork,
-    ProxyConfig, ProxyMode, Strategy, TargetPort,
+    Ipv4Cidr, IpvsScheduler, KubeletConfig, Limits, LoadBalancer, Machine, ObjectName, OnSigterm,
+    PodNetwork, ProxyConfig, ProxyMode, Strategy, TargetPort,
 };
 use sim_core::proxy::profile::Profile;
 
@@ -221,9 +221,18 @@ fn proxy(node: &Node, diagnostics: &mut Diagnostics) -> Option<ProxyConfig> {
         let help = "remove it, or use `mode: article`";
         diagnostics.push(Diagnostic::error("conflicting-fields", clock.span, message).help(help));
     }
+    let scheduler = node.entry("scheduler");
+    if let Some(entry) = scheduler.filter(|_| mode != "ipvs") {
+        let message = format!("a scheduler belongs to mode ipvs, not to {mode}");
+        let help = "remove it, or use `mode: ipvs`";
+        diagnostics
+            .push(Diagnostic::error("conflicting-fields", entry.key_span, message).help(help));
+    }
+    let scheduler = scheduler.and_then(|entry| IpvsScheduler::named(entry.value.text()?));
     Some(ProxyConfig {
         mode: match mode {
             "nftables" => ProxyMode::Nftables,
+            "ipvs" => ProxyMode::Ipvs(scheduler.unwrap_or_default()),
             "userspace" => ProxyMode::Userspace,
             "article" => ProxyMode::Article(Duration::from_secs(u64::from(logical))),
             "central" => ProxyMode::Central(LoadBalancer {

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use netfilter_model::DeviceId;
 use netfilter_model::host::{Draws, Env, Host, RouteQuery};
+use netfilter_model::ipvs::{State, Sysctls};
 use netfilter_model::netns::{Answer, Drop, Egress, Netns, Outcome};
 use netfilter_model::packet::{IcmpError, Packet};
 use netfilter_model::rule::{RuleRef, Rules};
+use netfilter_model::set::Sets;
 
 use super::Event;
 use super::plan::{AddressPlan, CNI0, ETH0};
@@ -97,6 +99,27 @@ impl Fabric {
     pub fn with_load_balancer(cluster: &ClusterConfig, config: LoadBalancer) -> Fabric {
         let plan = AddressPlan::new(cluster).with_load_balancer(cluster.service_cidr);
         Fabric::of(plan, cluster, Some(config))
+    }
+
+    /// Returns the same with nodes that have virtual servers of IPVS at these addresses, sorted, and
+    /// these ipsets.
+    pub fn with_virtual_servers(
+        cluster: &ClusterConfig,
+        addresses: Vec<Ipv4Addr>,
+        sets: &Sets,
+    ) -> Fabric {
+        let plan = AddressPlan::new(cluster).with_shared(addresses);
+        let mut fabric = Fabric::of(plan, cluster, None);
+        for (_, node) in fabric.nodes.iter_mut() {
+            node.netns.memory_mut().sets = sets.clone();
+            node.netns.ipvs_mut(SimTime::ZERO).sysctls = Sysctls::kube_proxy();
+        }
+        fabric
+    }
+
+    /// Returns what IPVS knows on a node at a time.
+    pub fn ipvs(&mut self, node: NodeId, now: SimTime) -> &State {
+        self.nodes[node].netns.ipvs_mut(now)
     }
 
     fn of(plan: AddressPlan, cluster: &ClusterConfig, balancer: Option<LoadBalancer>) -> Fabric {

@@ -29,6 +29,8 @@ pub struct AddressPlan {
     count: u32,
     /// What is routed to a load balancer, which stands behind the last node.
     balanced: Option<Ipv4Cidr>,
+    /// Addresses that every node has, sorted.
+    shared: Vec<Ipv4Addr>,
     names: [DeviceName; 3],
 }
 
@@ -42,6 +44,7 @@ impl AddressPlan {
             nodes: cluster.node_cidr,
             count: cluster.nodes,
             balanced: None,
+            shared: Vec::new(),
             names: [name("cni0"), name("eth0"), name("lo")],
         }
     }
@@ -49,6 +52,11 @@ impl AddressPlan {
     /// Adds a load balancer to which all nodes route `range`.
     pub fn with_load_balancer(self, range: Ipv4Cidr) -> AddressPlan {
         AddressPlan { balanced: Some(range), ..self }
+    }
+
+    /// Adds addresses that every node has, sorted: those of virtual servers.
+    pub fn with_shared(self, shared: Vec<Ipv4Addr>) -> AddressPlan {
+        AddressPlan { shared, ..self }
     }
 
     /// Returns the load balancer, if there is one.
@@ -122,8 +130,13 @@ impl NodeHost<'_> {
             && self.plan.load_balancer() != Some(self.node)
     }
 
+    fn is_shared(&self, addr: Ipv4Addr) -> bool {
+        self.plan.shared.binary_search(&addr).is_ok()
+    }
+
     fn is_own(&self, addr: Ipv4Addr) -> bool {
         addr.is_loopback()
+            || self.is_shared(addr)
             || self.plan.node_at(addr) == Some(self.node)
             || self.plan.bridge_address(self.node) == addr
     }
@@ -164,7 +177,7 @@ impl Host for NodeHost<'_> {
         let of = |dev, own| on.is_none_or(|on| on == dev) && own == addr;
         if of(ETH0, self.plan.node_address(self.node))
             || of(CNI0, self.plan.bridge_address(self.node))
-            || (on.is_none() && addr.is_loopback())
+            || (on.is_none() && (addr.is_loopback() || self.is_shared(addr)))
         {
             AddrType::Local
         } else if addr.is_broadcast() || addr.is_unspecified() {

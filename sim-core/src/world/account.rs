@@ -152,6 +152,9 @@ impl World {
         let rule = connection.rule.zip(endpoint).map(|(service_port, (addr, port))| {
             let name = self.rules.port_name(service_port);
             let endpoint = SocketAddr::new(addr, port).to_string();
+            if let Some(server) = self.rules.virtual_server(service_port) {
+                return format!("-t {server} -r {endpoint}").into();
+            }
             names::endpoint_chain(name, Protocol::TCP, &endpoint).into()
         });
         record::Loss {

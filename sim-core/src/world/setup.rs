@@ -67,8 +67,13 @@ impl World {
             let per_node_per_s = client.rate_per_s / keys.len() as f64;
             services[service].loads.push(Load { per_node_per_s, port });
         }
-        let fabric = match config.proxy.mode {
-            ProxyMode::Central(balancer) => Fabric::with_load_balancer(&config.cluster, balancer),
+        let fabric = match (config.proxy.mode, rules.virtual_servers()) {
+            (ProxyMode::Central(balancer), _) => {
+                Fabric::with_load_balancer(&config.cluster, balancer)
+            }
+            (_, Some((sets, addresses))) => {
+                Fabric::with_virtual_servers(&config.cluster, addresses.to_vec(), sets)
+            }
             _ => Fabric::new(&config.cluster),
         };
         let round_trip = 2 * fabric.greatest_latency();
@@ -107,7 +112,8 @@ impl World {
 /// dials again, a queue, a machine that fails and rules that are removed make other losses.
 fn has_closed_form(config: &Config) -> bool {
     let mode = match config.proxy.mode {
-        ProxyMode::Userspace | ProxyMode::Article(_) => false,
+        // Virtual servers choose in turn or by their connections, not at random.
+        ProxyMode::Userspace | ProxyMode::Article(_) | ProxyMode::Ipvs(_) => false,
         ProxyMode::Central(balancer) => balancer.per_packet.is_zero(),
         _ => true,
     };

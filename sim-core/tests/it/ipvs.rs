@@ -1,18 +1,30 @@
 //! IPVS mode of a made-up shop: as text, and in the kernel as far as it can be loaded where there
 //! is no IPVS.
 
+use std::net::IpAddr;
+use std::time::Duration;
+
 use expect_test::expect_file;
-use netfilter_model::hook::Table;
+use netfilter_model::hook::{Hook, Table};
+use netfilter_model::host::Env;
+use netfilter_model::ipvs::Sysctls;
+use netfilter_model::netns::{Netns, Outcome};
+use netfilter_model::packet::{Packet, TcpFlags};
 use netfilter_model::read::ipvsadm;
 use netfilter_model::rule::iptables_save;
 use netfilter_model::time::SimTime;
-use netfilter_model::tuple::Family;
+use netfilter_model::tuple::{Family, Protocol, Tuple};
+use serde_json::json;
+use sim_core::config::Law;
+use sim_core::ids::{Id as _, NodeId};
 use sim_core::kube::manifest::Manifest;
+use sim_core::net::plan::{AddressPlan, CNI0};
 use sim_core::proxy::ipvs::Ipvs;
 use sim_core::proxy::profile::Profile;
 use sim_core::proxy::state::Objects;
 
 use crate::lab::{Lab, Tool, skip};
+use crate::support::cluster;
 
 fn rules(node: &str, family: Family) -> Ipvs {
     let value = serde_json::from_str(include_str!("../data/proxy/shop.json")).expect("JSON");
@@ -126,4 +138,89 @@ fn without_ipvs(text: &str) -> String {
 fn section(text: &str, table: Table) -> &str {
     let start = text.find(&format!("*{table}\n")).unwrap();
     &text[start..start + text[start..].find("COMMIT\n").unwrap() + "COMMIT\n".len()]
+}
+
+/// Sends a packet from a Pod of node 0 through the rules, sets and virtual servers of a Service
+/// behind a load balancer whose one endpoint is on node 1.
+fn sent(packet: Packet) -> Outcome {
+    let config = cluster(2, 1, Law::Constant(Duration::ZERO));
+    let plan = AddressPlan::new(&config.cluster);
+    let node = NodeId::FIRST;
+    let [own, other] = [node, NodeId::from_index(1)].map(|node| plan.node_address(node));
+    let items = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        { "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" }, "status": {
+            "addresses": [{ "type": "InternalIP", "address": own.to_string() }],
+        } },
+        { "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+          "mode": "ipvs", "clusterCIDR": "10.244.0.0/16" },
+        { "apiVersion": "v1", "kind": "Service", "metadata": { "name": "a", "namespace": "shop" },
+          "spec": {
+            "type": "LoadBalancer", "clusterIP": "172.20.0.9", "externalTrafficPolicy": "Local",
+            "healthCheckNodePort": 31999, "loadBalancerSourceRanges": ["10.244.0.0/24"],
+            "ports": [{ "port": 80, "nodePort": 30080 }],
+          },
+          "status": { "loadBalancer": { "ingress": [{ "ip": "203.0.113.1" }] } } },
+        { "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+          "metadata": { "name": "a-x", "namespace": "shop",
+                        "labels": { "kubernetes.io/service-name": "a" } },
+          "addressType": "IPv4", "ports": [{ "name": "", "port": 8080, "protocol": "TCP" }],
+          "endpoints": [{ "addresses": [other.to_string()], "nodeName": "n2" }] },
+    ] });
+    let mut objects = Objects::default();
+    for manifest in Manifest::for_proxies(&items).expect("valid objects") {
+        objects.add(manifest.object);
+    }
+    let made = Ipvs::of(&objects.state("n1", Family::V4, Profile::V1_30)).unwrap();
+    let shared = made.addresses().iter().filter_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    });
+    let plan = plan.with_shared(shared.collect());
+    let rules = made.to_ruleset().unwrap().with_ipvs(made.servers().clone());
+    let mut netns = Netns::default();
+    netns.memory_mut().sets = made.sets();
+    netns.ipvs_mut(SimTime::ZERO).sysctls = Sysctls::kube_proxy();
+    let host = plan.host(node);
+    let mut draws = |_| 0_u64;
+    let mut env = Env { now: SimTime::ZERO, host: &host, rules: &rules, draws: &mut draws };
+    netns.receive(packet, CNI0, &mut env)
+}
+
+fn syn(from: [u8; 4], to: [u8; 4], port: u16) -> Packet {
+    let tuple = Tuple::v4(Protocol::TCP, from.into(), 40_000, to.into(), port);
+    Packet::tcp(1, tuple, TcpFlags::SYN)
+}
+
+const VIP: [u8; 4] = [172, 20, 0, 9];
+const BALANCER: [u8; 4] = [203, 0, 113, 1];
+const POD: [u8; 4] = [10, 244, 0, 7];
+
+/// Case C66: since 1.26 nothing but Services' ports answers at their addresses.
+#[test]
+fn c66_other_ports_and_pings_of_a_service_are_rejected() {
+    let Outcome::Sent(out) = sent(syn(POD, VIP, 80)) else { panic!("it leaves") };
+    assert_eq!(out.packet.tuple.dst_part, 8080);
+    assert_eq!(out.packet.tuple.src(), IpAddr::from(POD), "Pods are not masqueraded");
+    let rejected = |packet| match sent(packet) {
+        Outcome::Rejected(rejection) => rejection.drop.hook == Hook::Input,
+        _ => false,
+    };
+    assert!(rejected(syn(POD, VIP, 22)));
+    let echo = Tuple::v4(Protocol::ICMP, POD.into(), 7, VIP.into(), 8 << 8);
+    assert!(rejected(Packet::icmp_echo(1, echo)));
+    // The port for health checks, at whichever address.
+    assert!(matches!(sent(syn(POD, VIP, 31999)), Outcome::Local(_)));
+}
+
+#[test]
+fn sources_and_masquerading_are_the_sets_to_decide() {
+    let Outcome::Sent(out) = sent(syn([10, 9, 9, 9], VIP, 80)) else { panic!("it leaves") };
+    assert_ne!(out.packet.tuple.src(), IpAddr::from([10, 9, 9, 9]), "from outside the cluster");
+    // Only some may use the load balancer's address; under policy Local they keep their own.
+    let Outcome::Sent(out) = sent(syn(POD, BALANCER, 80)) else { panic!("it leaves") };
+    assert_eq!(out.packet.tuple.src(), IpAddr::from(POD));
+    let Outcome::Dropped(drop) = sent(syn([10, 244, 3, 3], BALANCER, 80)) else {
+        panic!("it is kept out");
+    };
+    assert_eq!(drop.hook, Hook::Input);
 }

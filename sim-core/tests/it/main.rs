@@ -4,6 +4,7 @@ mod closed_form;
 mod determinism;
 mod independence;
 mod ipvs;
+mod ipvs_runs;
 #[allow(dead_code)] // What only the tests of the packet model need of it.
 #[path = "../../../netfilter-model/tests/it/lab.rs"]
 mod lab;

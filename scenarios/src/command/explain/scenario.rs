@@ -10,6 +10,7 @@ use sim_core::config::{Config, ProxyMode};
 use sim_core::engine::rng::Seed;
 use sim_core::ids::{Id as _, NodeId};
 use sim_core::net::plan::AddressPlan;
+use sim_core::proxy::ipvs::Ipvs;
 use sim_core::proxy::nftables::Nftables;
 use sim_core::time::SimTime;
 
@@ -41,9 +42,20 @@ pub(super) fn node(
     if config.proxy.mode == ProxyMode::Nftables {
         let table = Nftables::of(&world.proxy_state(node, SimTime::ZERO));
         let rules = table.into_ruleset().map_err(|error| failed(&error))?;
-        inputs.push(Input { name, text: nft_list(&rules) });
+        inputs.push(Input { name: name.clone(), text: nft_list(&rules) });
     }
-    Ok((inputs, host(config, node)))
+    let mut host = host(config, node);
+    if let Some((sets, addresses)) = world.rules().virtual_servers() {
+        let servers = Ipvs::of(&world.proxy_state(node, SimTime::ZERO));
+        let servers = servers.map_err(|error| failed(&error))?;
+        inputs.push(Input { name: name.clone(), text: sets.save(SimTime::ZERO) });
+        inputs.push(Input { name, text: servers.servers().list() });
+        let device = host.device(DeviceName::parse("kube-ipvs0").expect("a device name"));
+        for address in addresses {
+            host.address(device, IpAddr::V4(*address), 32, None);
+        }
+    }
+    Ok((inputs, host))
 }
 
 /// Returns the host that a node is: flannel's host-gw, as in a run.

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use netfilter_model::ipvs::{self, Destination, Persistence, Service, ServiceId};
-use netfilter_model::rule::{Rule, Ruleset, ValidationError};
+use netfilter_model::rule::{Rule, Ruleset, RulesetBuilder, SlotId, ValidationError};
 use netfilter_model::set::{Part, Sets};
 use netfilter_model::tuple::{Family, Protocol};
 use netfilter_model::{DeviceNameError, Prefix};
@@ -117,6 +117,12 @@ impl Ipvs {
     /// If the kernel would refuse a rule; that is a bug.
     pub fn to_ruleset(&self) -> Result<Ruleset, ValidationError> {
         rules::ruleset(self.family, &self.rules)
+    }
+
+    /// Returns the rules for others' to be added, and the place in front of those of
+    /// KUBE-POSTROUTING.
+    pub(in crate::proxy) fn builder(&self) -> (RulesetBuilder, SlotId) {
+        rules::builder(self.family, &self.rules)
     }
 
     /// Returns the kernel settings that the proxy makes, by their names under `net/`.

@@ -11,8 +11,8 @@ use netfilter_model::Prefix;
 use netfilter_model::hook::{Hook, Table};
 use netfilter_model::rule::{
     AddrType, AddrTypeMatch, AddrTypes, ChainId, CtStates, FragmentId, IpvsMatch, Match, Nat,
-    NatRange, PhysdevMatch, RejectWith, Rule, Ruleset, RulesetBuilder, SetMatch, SetSide, Target,
-    ValidationError,
+    NatRange, PhysdevMatch, RejectWith, Rule, Ruleset, RulesetBuilder, SetMatch, SetSide, SlotId,
+    Target, ValidationError,
 };
 use netfilter_model::tuple::{Family, Protocol};
 
@@ -311,6 +311,28 @@ pub(super) fn ruleset(
     family: Family,
     rules: &[(RuleChain, Rule)],
 ) -> Result<Ruleset, ValidationError> {
+    let mut builder = chains(family);
+    append(&mut builder, rules);
+    builder.build()
+}
+
+/// Returns the same for others' rules to be added, and a slot in front of those of
+/// KUBE-POSTROUTING.
+pub(super) fn builder(family: Family, rules: &[(RuleChain, Rule)]) -> (RulesetBuilder, SlotId) {
+    let mut builder = chains(family);
+    let slot = builder.slot(Table::Nat, RuleChain::Postrouting.id());
+    append(&mut builder, rules);
+    (builder, slot)
+}
+
+fn append(builder: &mut RulesetBuilder, rules: &[(RuleChain, Rule)]) {
+    for (chain, rule) in rules {
+        builder.append(chain.table(), chain.id(), rule.clone());
+    }
+}
+
+/// Returns chains without rules, and the jumps to them.
+fn chains(family: Family) -> RulesetBuilder {
     let mut builder = RulesetBuilder::new();
     builder.family(family);
     builder.load(Table::Nat);
@@ -323,8 +345,5 @@ pub(super) fn ruleset(
         let builtin = builder.builtin(table, hook);
         builder.append(table, builtin, rule().comment(comment).then(chain.jump()));
     }
-    for (chain, rule) in rules {
-        builder.append(chain.table(), chain.id(), rule.clone());
-    }
-    builder.build()
+    builder
 }

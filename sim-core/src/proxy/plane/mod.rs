@@ -7,27 +7,31 @@
 mod article;
 mod flannel;
 mod iptables;
+mod ipvs;
 mod nftables;
 mod plain;
 mod userspace;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netfilter_model::Prefix;
 use netfilter_model::hook::{Hook, Table};
+use netfilter_model::ipvs::{Services, State as IpvsState};
 use netfilter_model::nft;
 use netfilter_model::packet::Packet;
 use netfilter_model::rule::{
     Base, Chain, ChainId, Fragment, FragmentId, Origin, Rule, RuleRef, Rules, Ruleset, SlotHit,
     SlotId, ValidationError,
 };
+use netfilter_model::set::Sets;
 use netfilter_model::tuple::{Family, Protocol};
+use netfilter_model::{DeviceNameError, Prefix};
 
 use self::article::Article;
 use self::iptables::Iptables;
+use self::ipvs::Ipvs;
 use self::nftables::Nftables;
 use self::plain::Plain;
 use self::userspace::Userspace;
@@ -78,6 +82,7 @@ pub struct DataPlane {
 enum Mode {
     Iptables(Iptables),
     Nftables(Nftables),
+    Ipvs(Ipvs),
     Userspace(Userspace),
     /// The rules of the load balancer, and those of nodes.
     Central(Iptables, Plain),
@@ -133,6 +138,9 @@ pub enum PlaneError {
     /// Of nftables.
     #[error("{0}")]
     Nftables(#[from] nft::Problem),
+    /// A device's name.
+    #[error(transparent)]
+    Device(DeviceNameError),
 }
 
 impl ServiceRules {
@@ -182,6 +190,7 @@ impl DataPlane {
             mode: match proxy.mode {
                 ProxyMode::Iptables => object::ProxyMode::Iptables,
                 ProxyMode::Nftables => object::ProxyMode::Nftables,
+                ProxyMode::Ipvs(_) => object::ProxyMode::Ipvs,
                 // Not, or no more, kube-proxy's to be configured.
                 ProxyMode::Userspace | ProxyMode::Central(_) | ProxyMode::Article(_) => {
                     object::ProxyMode::default()
@@ -190,21 +199,31 @@ impl DataPlane {
             cluster_cidrs: vec![pods.clone()],
             iptables: settings,
             nftables: settings,
+            ipvs: object::IpvsSettings {
+                scheduler: match proxy.mode {
+                    ProxyMode::Ipvs(scheduler) => scheduler.name().to_owned(),
+                    _ => String::new(),
+                },
+                ..object::IpvsSettings::default()
+            },
             ..KubeProxyConfiguration::default()
         };
         let local = node_ranges.map(|range| flannel::of_node(&pods, &prefix(range)));
+        let local: Vec<[Rule; 3]> = local.collect();
         let mut plane = DataPlane {
             services: IdVec::new(),
             ports: IdVec::new(),
             by_target: Vec::new(),
             profile,
             flushed: BTreeMap::new(),
-            local: local.collect(),
             mode: match proxy.mode {
                 ProxyMode::Iptables => {
                     Mode::Iptables(Iptables::new(&pods, proxy, true, &services)?)
                 }
                 ProxyMode::Nftables => Mode::Nftables(Nftables::new(&pods, &config, profile)?),
+                ProxyMode::Ipvs(_) => {
+                    Mode::Ipvs(Ipvs::new(&pods, &config, profile, local.len(), &services)?)
+                }
                 ProxyMode::Userspace => {
                     Mode::Userspace(Userspace::new(&pods, 1 << proxy.masquerade_bit)?)
                 }
@@ -216,6 +235,7 @@ impl DataPlane {
                     Plain::new(&pods, 1 << proxy.masquerade_bit)?,
                 ),
             },
+            local,
             config,
         };
         for service in services {
@@ -330,7 +350,7 @@ impl DataPlane {
                 RuleCounts { filter: of(Table::Filter), nat: of(Table::Nat) }
             }
             Mode::Nftables(mode) => RuleCounts { filter: 0, nat: mode.fixed },
-            Mode::Userspace(_) | Mode::Article(_) => RuleCounts::default(),
+            Mode::Userspace(_) | Mode::Ipvs(_) | Mode::Article(_) => RuleCounts::default(),
         }
     }
 
@@ -382,6 +402,11 @@ impl DataPlane {
                     let rules = Article::make(id, port, endpoints);
                     let held = RuleCounts::default();
                     (Made::Turns(rules), held, RuleCounts::default())
+                }
+                // A virtual server and its real ones.
+                Mode::Ipvs(_) => {
+                    let held = RuleCounts { filter: 0, nat: 1 + endpoints.len() as u64 };
+                    (Made::Nothing, held, RuleCounts::default())
                 }
                 Mode::Userspace(_) => (Made::Nothing, RuleCounts::default(), RuleCounts::default()),
             };
@@ -439,6 +464,11 @@ impl DataPlane {
                 let plain = plain::NodeRules { plane: self, plain: &mode.plain, node };
                 NodeRules::Nftables(nftables::NodeRules { plain, rules })
             }
+            Mode::Ipvs(mode) => {
+                let port = self.addressed(packet);
+                let kernel = port.and_then(|port| mode.kernel(node, port));
+                NodeRules::Ipvs(ipvs::NodeRules { plane: self, mode, node, kernel })
+            }
             Mode::Central(mode, _) if node.index() == self.local.len() => {
                 let node = LOAD_BALANCER;
                 NodeRules::Iptables(iptables::NodeRules { plane: self, mode, node, now })
@@ -455,16 +485,58 @@ impl DataPlane {
         }
     }
 
+    /// Returns the ipsets that rules ask and the addresses that are every node's own, sorted, where
+    /// nodes have virtual servers.
+    pub fn virtual_servers(&self) -> Option<(&Sets, &[Ipv4Addr])> {
+        match &self.mode {
+            Mode::Ipvs(mode) => Some(mode.shared()),
+            _ => None,
+        }
+    }
+
+    /// Returns the address and port of the virtual server of a service port, if nodes have such.
+    pub fn virtual_server(&self, port: ServicePortId) -> Option<SocketAddr> {
+        let ServicePort { cluster_ip, port, .. } = self.ports[port].port;
+        matches!(self.mode, Mode::Ipvs(_)).then(|| SocketAddr::new(cluster_ip, port))
+    }
+
+    /// Brings what a node has of the service port that a packet is for up to date; `ipvs` is what
+    /// the node's IPVS knows at `now`.
+    pub fn sync(&mut self, node: NodeId, now: SimTime, packet: &Packet, ipvs: &IpvsState) {
+        let Some(id) = self.addressed(packet) else {
+            return;
+        };
+        let Port { service, index, port, .. } = &self.ports[id];
+        let version = self.services[*service].history.at(node, now);
+        let live = (version.ordinal, &*version.content.ports[*index].endpoints);
+        if let Mode::Ipvs(mode) = &mut self.mode {
+            mode.sync((node, now), (id, port), live, ipvs);
+        }
+    }
+
+    /// Returns the service port that a packet is for.
+    fn addressed(&self, packet: &Packet) -> Option<ServicePortId> {
+        let IpAddr::V4(dst) = packet.tuple.dst() else {
+            return None;
+        };
+        self.find(dst.to_bits(), packet.tuple.dst_part)
+    }
+
     /// Returns the service port and the Pod that a packet to `service` is sent to, as it left a
-    /// node at `now`; `rule` is the one that rewrote it.
+    /// node at `now`; `rule` is the one that rewrote it, if a rule did.
     pub fn chosen(
         &mut self,
         service: ServiceId,
         (node, now): (NodeId, SimTime),
-        rule: RuleRef,
+        rule: Option<RuleRef>,
         sent: &Packet,
     ) -> Option<(ServicePortId, PodId)> {
-        if let Mode::Iptables(_) | Mode::Central(..) | Mode::Article(_) = self.mode {
+        if !matches!(self.mode, Mode::Ipvs(_)) {
+            rule?;
+        }
+        if let (Mode::Iptables(_) | Mode::Central(..) | Mode::Article(_), Some(rule)) =
+            (&self.mode, rule)
+        {
             let Origin { owner, item } = rule.origin;
             if let Mode::Article(mode) = &mut self.mode {
                 mode.count(node, ServicePortId::from_index(owner as usize));
@@ -583,6 +655,7 @@ impl DataPlane {
                 (&mode.common.base, mode.flannel_local)
             }
             Mode::Nftables(mode) => (&mode.plain.base, Some(mode.plain.local)),
+            Mode::Ipvs(mode) => (&mode.base, Some(mode.flannel_local)),
             Mode::Userspace(mode) => (&mode.base, Some(mode.flannel_local)),
             Mode::Article(mode) => (&mode.base, Some(mode.flannel_local)),
         }
@@ -635,6 +708,8 @@ pub enum NodeRules<'a> {
     Iptables(iptables::NodeRules<'a>),
     /// Of nftables mode.
     Nftables(nftables::NodeRules<'a>),
+    /// Of IPVS mode.
+    Ipvs(ipvs::NodeRules<'a>),
     /// Of userspace mode.
     Userspace(userspace::NodeRules<'a>),
     /// Of a node that holds none for Services.
@@ -652,6 +727,7 @@ impl Rules for NodeRules<'_> {
         match self {
             NodeRules::Iptables(rules) => rules.base(table, hook),
             NodeRules::Nftables(rules) => rules.base(table, hook),
+            NodeRules::Ipvs(rules) => rules.base(table, hook),
             NodeRules::Userspace(rules) => rules.base(table, hook),
             NodeRules::Plain(rules) => rules.base(table, hook),
             NodeRules::Article(rules) => rules.base(table, hook),
@@ -663,6 +739,7 @@ impl Rules for NodeRules<'_> {
         match self {
             NodeRules::Iptables(rules) => rules.chain(table, id),
             NodeRules::Nftables(rules) => rules.chain(table, id),
+            NodeRules::Ipvs(rules) => rules.chain(table, id),
             NodeRules::Userspace(rules) => rules.chain(table, id),
             NodeRules::Plain(rules) => rules.chain(table, id),
             NodeRules::Article(rules) => rules.chain(table, id),
@@ -674,6 +751,7 @@ impl Rules for NodeRules<'_> {
         match self {
             NodeRules::Iptables(rules) => rules.slot(table, slot, packet, from),
             NodeRules::Nftables(rules) => rules.slot(table, slot, packet, from),
+            NodeRules::Ipvs(rules) => rules.slot(table, slot, packet, from),
             NodeRules::Userspace(rules) => rules.slot(table, slot, packet, from),
             NodeRules::Plain(rules) => rules.slot(table, slot, packet, from),
             NodeRules::Article(rules) => rules.slot(table, slot, packet, from),
@@ -688,11 +766,16 @@ impl Rules for NodeRules<'_> {
     #[inline]
     fn nft(&self) -> Option<&nft::Ruleset> {
         match self {
-            NodeRules::Iptables(_)
-            | NodeRules::Userspace(_)
-            | NodeRules::Plain(_)
-            | NodeRules::Article(_) => None,
             NodeRules::Nftables(rules) => rules.nft(),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn ipvs(&self) -> Option<&dyn Services> {
+        match self {
+            NodeRules::Ipvs(rules) => rules.ipvs(),
+            _ => None,
         }
     }
 }

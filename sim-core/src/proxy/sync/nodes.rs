@@ -317,7 +317,7 @@ pub fn settings(proxy: &ProxyConfig, pipeline: &Pipeline) -> Settings {
     let backend = match (proxy.mode, pipeline.iptables_backend) {
         (ProxyMode::Nftables, _) => Backend::Nftables,
         // What is not kube-proxy writes what differs, as often as it is told.
-        (ProxyMode::Central(_) | ProxyMode::Article(_), _) => Backend::Ipvs,
+        (ProxyMode::Ipvs(_) | ProxyMode::Central(_) | ProxyMode::Article(_), _) => Backend::Ipvs,
         (ProxyMode::Iptables | ProxyMode::Userspace, IptablesBackend::Legacy) => {
             Backend::IptablesLegacy
         }
