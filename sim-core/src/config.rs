@@ -151,6 +151,8 @@ pub enum ProxyMode {
     Ipvs(IpvsScheduler),
     /// A process on each node that dials endpoints.
     Userspace,
+    /// eBPF maps on each node, by which sockets are translated when they connect.
+    Ebpf(Selection),
     /// A load balancer that all nodes send to; they hold no rules.
     Central(LoadBalancer),
     /// Endpoints by name and in turns, as introductions draw it. What is told at some time is
@@ -211,6 +213,18 @@ impl IpvsScheduler {
     pub fn named(name: &str) -> Option<IpvsScheduler> {
         IpvsScheduler::ALL.into_iter().find(|scheduler| scheduler.name() == name)
     }
+}
+
+/// How endpoints are chosen in mode ebpf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// At random, when a Pod's socket connects.
+    #[default]
+    Random,
+    /// By a hash of the packet's addresses and ports, where the packet leaves its Pod: sockets never
+    /// choose so (`--bpf-lb-algorithm=maglev`, `--bpf-lb-sock-hostns-only`,
+    /// `--bpf-lb-external-clusterip`).
+    Maglev,
 }
 
 /// A machine that all packets to Services pass, there and back.

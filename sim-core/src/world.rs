@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use netfilter_model::host::Draws;
-use netfilter_model::packet::{Packet, TcpFlags};
+use netfilter_model::packet::{IcmpError, Packet, TcpFlags};
 use netfilter_model::rule::RuleRef;
 use netfilter_model::tuple::{Protocol, Tuple};
 
@@ -23,7 +23,7 @@ use crate::kube::endpoint_slice::ServiceEndpoints;
 use crate::kube::{ControlPlane, Effect, SetupError};
 use crate::net::fabric::{Admission, Fabric, PacketKey, Passage};
 use crate::propagation::Lags;
-use crate::proxy::plane::{DataPlane, PlaneError, ServiceRules};
+use crate::proxy::plane::{DataPlane, Dialed, Dialer, NoEndpoint, PlaneError, ServiceRules};
 use crate::proxy::state::{NodeInfo, State};
 use crate::proxy::sync;
 use crate::record::{self, Cause, Counts, Name, OpenedBy, Recorder};
@@ -407,6 +407,12 @@ impl World {
             self.fabric.resolve(node, packet, queue);
             return;
         };
+        let packet = if self.rules.translates_packets() {
+            let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
+            self.rules.to_pod((node, queue.now()), packet, &mut draws)
+        } else {
+            packet
+        };
         let deployment = self.kube.deployment_of(pod);
         let state = &self.kube.pods[pod];
         let is_syn = packet.tcp_flags() == Some(TcpFlags::SYN);
@@ -472,7 +478,34 @@ impl World {
         if recorder.wants_detail() {
             recorder.attempt(queue.now());
         }
-        self.traffic.begin(key, queue, &mut self.outlet);
+        self.connect(key, queue);
+    }
+
+    /// Lets an attempt's socket connect: where sockets are translated, to an endpoint.
+    fn connect(&mut self, key: Key, queue: &mut EventQueue<Event>) {
+        let dialed = match self.traffic.connections.get(key) {
+            Some(connection) if self.rules.translates_sockets() => {
+                let client = connection.client;
+                let to = self.traffic.groups[connection.group].target;
+                let (cookie, namespace) = (key.to_packet_id(), client.pod.index() as u64);
+                let dialer = Dialer { node: client.node, cookie, namespace };
+                let mut draws = PacketDraws::new(&mut self.traffic, cookie, client.node);
+                self.rules.connect(dialer, queue.now(), to, &mut draws)
+            }
+            _ => Dialed::ToService,
+        };
+        match dialed {
+            Dialed::ToService => self.traffic.begin(key, queue, &mut self.outlet),
+            Dialed::Nowhere => self.traffic.fail_to_connect(key, queue, &mut self.outlet),
+            Dialed::ToEndpoint(port, endpoint) => {
+                let Some(tuple) = self.traffic.translate(key, (endpoint.addr, endpoint.port))
+                else {
+                    return;
+                };
+                self.traffic.begin(key, queue, &mut self.outlet);
+                self.choose(key, (port, endpoint.pod), tuple, queue.now());
+            }
+        }
     }
 
     fn apply_effects(&mut self, queue: &mut EventQueue<Event>) {
@@ -607,6 +640,9 @@ impl World {
                 self.account(key, outcome, queue.now(), recorder);
             }
             for key in outlet.over.drain(..) {
+                if let Some(connection) = self.traffic.connections.get(key) {
+                    self.rules.close(connection.client.node, key.to_packet_id());
+                }
                 self.traffic.reap(key);
             }
             for pod in outlet.idle.drain(..) {
@@ -630,6 +666,9 @@ impl World {
             let ipvs = self.fabric.ipvs(node, queue.now());
             self.rules.sync(node, queue.now(), &packet, ipvs);
         }
+        let Some(packet) = self.leave_pod(node, packet, queue) else {
+            return;
+        };
         let rules = self.rules.at(node, queue.now(), &packet);
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
         let passage = self.fabric.send(node, packet, &rules, &mut draws, queue);
@@ -639,6 +678,41 @@ impl World {
             self.chosen((node, queue.now()), *rule, sent);
         }
         self.on_passage(passage, queue);
+    }
+
+    /// Lets the programs at a Pod's device translate a packet, where there are any.
+    fn leave_pod(
+        &mut self,
+        node: NodeId,
+        packet: Packet,
+        queue: &mut EventQueue<Event>,
+    ) -> Option<Packet> {
+        if !self.rules.translates_packets() {
+            return Some(packet);
+        }
+        let now = queue.now();
+        let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
+        match self.rules.from_pod((node, now), packet, &mut draws) {
+            Ok((sent, chosen)) => {
+                if let Some((port, endpoint)) = chosen
+                    && packet.tcp_flags() == Some(TcpFlags::SYN)
+                {
+                    let key = Key::from_packet_id(packet.id);
+                    self.choose(key, (port, endpoint.pod), sent.tuple, now);
+                }
+                Some(sent)
+            }
+            Err(NoEndpoint) => {
+                self.traffic.met(packet.id, Met { cause: Cause::Rejected, stale_for: None });
+                // Cilium: bpf/lib/nodeport.h, tail_no_service_ipv4: from the Service's address
+                let from = packet.tuple.dst();
+                let error = Packet::icmp_error(&packet, IcmpError::PortUnreachable, from);
+                if let IpAddr::V4(client) = packet.tuple.src() {
+                    self.reach(node, client, error, queue);
+                }
+                None
+            }
+        }
     }
 
     /// Sends a packet of a process on `node`.

@@ -102,7 +102,12 @@ pub(super) enum Found {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     entries: BTreeMap<(Kind, Tuple), Entry>,
+    /// How many entries there may be before those that have ended are looked for.
+    crowded: usize,
 }
+
+/// The least number of entries among which those that have ended are looked for.
+const CROWDED_MIN: usize = 1024;
 
 /// What a packet does to its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +230,10 @@ impl Table {
             entry.expires = whole_seconds(now) + lifetimes.syn;
         }
         self.entries.insert(key, entry);
+        if self.entries.len() > self.crowded.max(CROWDED_MIN) {
+            self.collect(now);
+            self.crowded = 2 * self.entries.len();
+        }
     }
 
     /// Moves a frontend's choice to another backend.
@@ -241,7 +250,7 @@ impl Table {
         self.entries.values().filter(|entry| entry.expires > now).count()
     }
 
-    /// Drops what has ended, as the agent's collector does every so often.
+    /// Drops what has ended, as the agent's collector does every so often. No packet can tell.
     pub(super) fn collect(&mut self, now: SimTime) {
         self.entries.retain(|_, entry| entry.expires > now);
     }

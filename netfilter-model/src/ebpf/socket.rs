@@ -1,7 +1,7 @@
 //! Translation where a socket connects or sends, before there is a packet.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::affinity::Client;
 use super::maps::{BackendId, Frontend, FrontendKey, FrontendKind, RevNatId, Scope, View, lookup};
@@ -132,8 +132,9 @@ impl Node {
 
     /// Forgets a socket that was closed.
     pub fn release(&mut self, cookie: u64) {
-        let of_socket = self.translated.entries.keys().copied();
-        let of_socket: Vec<_> = of_socket.filter(|(other, ..)| *other == cookie).collect();
+        let first = (cookie, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        let of_socket = self.translated.entries.range(first..).map(|(key, _)| *key);
+        let of_socket: Vec<_> = of_socket.take_while(|(other, ..)| *other == cookie).collect();
         for key in of_socket {
             self.translated.entries.remove(&key);
         }

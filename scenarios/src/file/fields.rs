@@ -135,7 +135,15 @@ static PROXY: Table = Table {
     fields: &[
         field(
             "mode",
-            Kind::Word(&["iptables", "nftables", "ipvs", "userspace", "central", "article"]),
+            Kind::Word(&[
+                "iptables",
+                "nftables",
+                "ipvs",
+                "userspace",
+                "ebpf",
+                "central",
+                "article",
+            ]),
             Default("iptables"),
             "What makes Services' addresses work on every node.",
         ),
@@ -144,6 +152,12 @@ static PROXY: Table = Table {
             Kind::Word(&["rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh"]),
             Optional,
             "With mode ipvs: how endpoints are chosen; `rr`, in turn, if it is not said.",
+        ),
+        field(
+            "selection",
+            Kind::Word(&["random", "maglev"]),
+            Optional,
+            "With mode ebpf: endpoints for sockets, at random, or for packets, by their hash.",
         ),
         field(
             "profile",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sim_core::config::{
     Action, Application, Arrivals, ClientSpec, ClusterConfig, Config, EventSpec, IntOrPercent,
     Ipv4Cidr, IpvsScheduler, KubeletConfig, Limits, LoadBalancer, Machine, ObjectName, OnSigterm,
-    PodNetwork, ProxyConfig, ProxyMode, Strategy, TargetPort,
+    PodNetwork, ProxyConfig, ProxyMode, Selection, Strategy, TargetPort,
 };
 use sim_core::proxy::profile::Profile;
 
@@ -229,12 +229,24 @@ fn proxy(node: &Node, diagnostics: &mut Diagnostics) -> Option<ProxyConfig> {
             .push(Diagnostic::error("conflicting-fields", entry.key_span, message).help(help));
     }
     let scheduler = scheduler.and_then(|entry| IpvsScheduler::named(entry.value.text()?));
+    let selection = node.entry("selection");
+    if let Some(entry) = selection.filter(|_| mode != "ebpf") {
+        let message = format!("a selection belongs to mode ebpf, not to {mode}");
+        let help = "remove it, or use `mode: ebpf`";
+        diagnostics
+            .push(Diagnostic::error("conflicting-fields", entry.key_span, message).help(help));
+    }
+    let selection = selection.map(|entry| &entry.value);
     Some(ProxyConfig {
         mode: match mode {
             "nftables" => ProxyMode::Nftables,
             "ipvs" => ProxyMode::Ipvs(scheduler.unwrap_or_default()),
             "userspace" => ProxyMode::Userspace,
             "article" => ProxyMode::Article(Duration::from_secs(u64::from(logical))),
+            "ebpf" => ProxyMode::Ebpf(match selection.and_then(|node| node.text()) {
+                Some("maglev") => Selection::Maglev,
+                _ => Selection::Random,
+            }),
             "central" => ProxyMode::Central(LoadBalancer {
                 per_packet: balancer
                     .and_then(|node| {

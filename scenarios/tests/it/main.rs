@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod commands;
+mod ebpf;
 mod explain;
 mod explain_kernel;
 mod matrix;

@@ -85,6 +85,30 @@ impl Traffic {
         send_syn(key, connection, schedule, out);
     }
 
+    /// Has an attempt's packets go to an address other than the Service's, and returns the tuple
+    /// that they get.
+    pub fn translate(&mut self, key: Key, to: (std::net::Ipv4Addr, u16)) -> Option<Tuple> {
+        let connection = self.connections.get_mut(key)?;
+        let port = connection.tuple.src_part;
+        connection.tuple = tuple(connection.client, port, to);
+        Some(connection.tuple)
+    }
+
+    /// Ends an attempt whose socket could not connect, for want of an endpoint.
+    pub fn fail_to_connect(
+        &mut self,
+        key: Key,
+        schedule: &mut impl Schedule<Event>,
+        out: &mut Outlet,
+    ) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        connection.sent = schedule.now();
+        connection.deadline = schedule.now();
+        self.lose(key, Symptom::HostUnreachable, Some(Cause::Rejected), schedule, out);
+    }
+
     /// Handles a connection's timer: the client's timeout, or a SYN that is sent again.
     pub fn on_timer(&mut self, key: Key, schedule: &mut impl Schedule<Event>, out: &mut Outlet) {
         let Some(connection) = self.connections.get_mut(key) else {

@@ -150,6 +150,9 @@ impl World {
         let service = port.map(|port| self.rules.port_name(port).clone());
         let endpoint = connection.endpoint_tuple.map(|tuple| (tuple.dst(), tuple.dst_part));
         let rule = connection.rule.zip(endpoint).map(|(service_port, (addr, port))| {
+            if let Some(frontend) = self.rules.frontend(service_port) {
+                return frontend.to_string().into();
+            }
             let name = self.rules.port_name(service_port);
             let endpoint = SocketAddr::new(addr, port).to_string();
             if let Some(server) = self.rules.virtual_server(service_port) {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::config::{Action, Arrivals, ClientSpec, Config, EventSpec, Propagation, ProxyMode};
+use crate::config::{
+    Action, Arrivals, ClientSpec, Config, EventSpec, Propagation, ProxyMode, Selection,
+};
 use crate::engine::Fingerprint;
 use crate::engine::rng::Seed;
 use crate::ids::{Id, IdVec, PodId, ServiceId};
@@ -113,7 +115,10 @@ impl World {
 fn has_closed_form(config: &Config) -> bool {
     let mode = match config.proxy.mode {
         // Virtual servers choose in turn or by their connections, not at random.
-        ProxyMode::Userspace | ProxyMode::Article(_) | ProxyMode::Ipvs(_) => false,
+        ProxyMode::Userspace
+        | ProxyMode::Article(_)
+        | ProxyMode::Ipvs(_)
+        | ProxyMode::Ebpf(Selection::Maglev) => false,
         ProxyMode::Central(balancer) => balancer.per_packet.is_zero(),
         _ => true,
     };

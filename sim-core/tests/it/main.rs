@@ -2,6 +2,7 @@
 
 mod closed_form;
 mod determinism;
+mod ebpf;
 mod independence;
 mod ipvs;
 mod ipvs_runs;

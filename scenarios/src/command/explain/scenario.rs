@@ -32,6 +32,12 @@ pub(super) fn node(
         return Err((format!("the scenario has no node `{name}`"), known));
     };
     let node = NodeId::from_index(index as usize);
+    if matches!(config.proxy.mode, ProxyMode::Ebpf(_)) {
+        let message = "in mode ebpf, connections are translated at their Pods: no rule of a node \
+                       sees a Service's address";
+        let help = "`rulelag rules --mode ebpf` lists the maps that decide";
+        return Err((message.to_owned(), help.to_owned()));
+    }
     let failed = |error: &dyn std::fmt::Display| {
         (error.to_string(), "`rulelag run` says more about the scenario".to_owned())
     };

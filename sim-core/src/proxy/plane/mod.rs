@@ -5,6 +5,7 @@
 //! serves ClusterIP Services of TCP, with flannel's rules around them.
 
 mod article;
+mod ebpf;
 mod flannel;
 mod iptables;
 mod ipvs;
@@ -17,6 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use netfilter_model::ebpf::Frontend;
 use netfilter_model::hook::{Hook, Table};
 use netfilter_model::ipvs::{Services, State as IpvsState};
 use netfilter_model::nft;
@@ -29,7 +31,10 @@ use netfilter_model::set::Sets;
 use netfilter_model::tuple::{Family, Protocol};
 use netfilter_model::{DeviceNameError, Prefix};
 
+pub use self::ebpf::{Dialed, Dialer, NoEndpoint};
+
 use self::article::Article;
+use self::ebpf::Ebpf;
 use self::iptables::Iptables;
 use self::ipvs::Ipvs;
 use self::nftables::Nftables;
@@ -84,6 +89,7 @@ enum Mode {
     Nftables(Nftables),
     Ipvs(Ipvs),
     Userspace(Userspace),
+    Ebpf(Ebpf),
     /// The rules of the load balancer, and those of nodes.
     Central(Iptables, Plain),
     Article(Article),
@@ -125,6 +131,7 @@ enum Made {
     Nft(Arc<nft::Ruleset>),
     /// A rule for each turn.
     Turns(Vec<Rule>),
+    Frontend(Frontend),
     /// Endpoints are all that counts.
     Nothing,
 }
@@ -192,9 +199,10 @@ impl DataPlane {
                 ProxyMode::Nftables => object::ProxyMode::Nftables,
                 ProxyMode::Ipvs(_) => object::ProxyMode::Ipvs,
                 // Not, or no more, kube-proxy's to be configured.
-                ProxyMode::Userspace | ProxyMode::Central(_) | ProxyMode::Article(_) => {
-                    object::ProxyMode::default()
-                }
+                ProxyMode::Userspace
+                | ProxyMode::Ebpf(_)
+                | ProxyMode::Central(_)
+                | ProxyMode::Article(_) => object::ProxyMode::default(),
             },
             cluster_cidrs: vec![pods.clone()],
             iptables: settings,
@@ -229,6 +237,9 @@ impl DataPlane {
                 }
                 ProxyMode::Article(_) => {
                     Mode::Article(Article::new(&pods, 1 << proxy.masquerade_bit)?)
+                }
+                ProxyMode::Ebpf(selection) => {
+                    Mode::Ebpf(Ebpf::new(&pods, 1 << proxy.masquerade_bit, selection)?)
                 }
                 ProxyMode::Central(_) => Mode::Central(
                     Iptables::new(&pods, proxy, false, &services)?,
@@ -350,7 +361,9 @@ impl DataPlane {
                 RuleCounts { filter: of(Table::Filter), nat: of(Table::Nat) }
             }
             Mode::Nftables(mode) => RuleCounts { filter: 0, nat: mode.fixed },
-            Mode::Userspace(_) | Mode::Ipvs(_) | Mode::Article(_) => RuleCounts::default(),
+            Mode::Userspace(_) | Mode::Ipvs(_) | Mode::Ebpf(_) | Mode::Article(_) => {
+                RuleCounts::default()
+            }
         }
     }
 
@@ -407,6 +420,11 @@ impl DataPlane {
                 Mode::Ipvs(_) => {
                     let held = RuleCounts { filter: 0, nat: 1 + endpoints.len() as u64 };
                     (Made::Nothing, held, RuleCounts::default())
+                }
+                // The Service's entry and the way back; of an endpoint, its place and itself.
+                Mode::Ebpf(mode) => {
+                    let held = RuleCounts { filter: 0, nat: 2 + 2 * endpoints.len() as u64 };
+                    (Made::Frontend(mode.make(id, endpoints)), held, RuleCounts::default())
                 }
                 Mode::Userspace(_) => (Made::Nothing, RuleCounts::default(), RuleCounts::default()),
             };
@@ -478,6 +496,9 @@ impl DataPlane {
             }
             Mode::Central(_, plain) => {
                 NodeRules::Plain(plain::NodeRules { plane: self, plain, node })
+            }
+            Mode::Ebpf(mode) => {
+                NodeRules::Plain(plain::NodeRules { plane: self, plain: &mode.plain, node })
             }
             Mode::Userspace(mode) => {
                 NodeRules::Userspace(userspace::NodeRules { plane: self, mode, node })
@@ -658,6 +679,7 @@ impl DataPlane {
             Mode::Ipvs(mode) => (&mode.base, Some(mode.flannel_local)),
             Mode::Userspace(mode) => (&mode.base, Some(mode.flannel_local)),
             Mode::Article(mode) => (&mode.base, Some(mode.flannel_local)),
+            Mode::Ebpf(mode) => (&mode.plain.base, Some(mode.plain.local)),
         }
     }
 

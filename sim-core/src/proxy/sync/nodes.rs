@@ -316,6 +316,7 @@ impl Node {
 pub fn settings(proxy: &ProxyConfig, pipeline: &Pipeline) -> Settings {
     let backend = match (proxy.mode, pipeline.iptables_backend) {
         (ProxyMode::Nftables, _) => Backend::Nftables,
+        (ProxyMode::Ebpf(_), _) => Backend::Ebpf,
         // What is not kube-proxy writes what differs, as often as it is told.
         (ProxyMode::Ipvs(_) | ProxyMode::Central(_) | ProxyMode::Article(_), _) => Backend::Ipvs,
         (ProxyMode::Iptables | ProxyMode::Userspace, IptablesBackend::Legacy) => {
@@ -326,7 +327,7 @@ pub fn settings(proxy: &ProxyConfig, pipeline: &Pipeline) -> Settings {
     let defaults = SyncSettings::default();
     let profile = Profile::from_minor(proxy.profile).unwrap_or_default();
     let min = pipeline.min_sync_period.unwrap_or(match backend {
-        Backend::Ipvs => std::time::Duration::ZERO,
+        Backend::Ipvs | Backend::Ebpf => std::time::Duration::ZERO,
         _ => defaults.min_sync_period,
     });
     let period = pipeline.sync_period.unwrap_or(defaults.sync_period);
