@@ -502,3 +502,110 @@ fn userspace_mode_leads_to_a_process() {
     assert!(host.contains("-j DNAT --to-destination ") && host.ends_with(":20000"), "{host}");
     assert!(!done.stdout.contains("KUBE-SEP-"));
 }
+
+/// What an article about a managed cluster shows of `iptables -t nat -L -n`: two Services with node
+/// ports, one of them with 74 endpoints, on nodes without a range for Pods (S4-10 … S4-26).
+#[test]
+fn s4_10_a_listing_reads_as_on_a_node_of_a_managed_cluster() {
+    let service = |name: &str, ip: &str, port: u16, node_port: u16| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{ name: {name}, namespace: garden }}\n\
+             spec:\n  type: NodePort\n  clusterIP: {ip}\n  ports: [{{ port: {port}, nodePort: {node_port} }}]\n\
+             ---\n"
+        )
+    };
+    let slice = |name: &str, port: u16, hosts: &[u8]| {
+        let mut text = format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: {name}-1\n  \
+             namespace: garden\n  labels: {{ kubernetes.io/service-name: {name} }}\n\
+             addressType: IPv4\nports: [{{ name: '', port: {port} }}]\nendpoints:\n"
+        );
+        for host in hosts {
+            text.push_str(&format!("  - {{ addresses: [10.80.7.{host}], nodeName: far }}\n"));
+        }
+        text + "---\n"
+    };
+    let folder = Folder::new();
+    let many: Vec<u8> = (101..=174).rev().collect();
+    let objects = [
+        service("beans", "172.20.8.15", 8080, 31017),
+        service("peas", "172.20.9.16", 8081, 31018),
+        slice("beans", 8080, &many),
+        slice("peas", 8081, &[200]),
+    ];
+    folder.write("garden.yaml", &objects.concat());
+    let done = folder.run(&["rules", "-f", "garden.yaml", "--node", "far", "-o", "L", "-t", "nat"]);
+    let text = done.ends_with(0).stdout;
+    // Hashes stand for names, which they are numbered for in order of appearance here.
+    let mut known: Vec<String> = Vec::new();
+    let mut blocks: Vec<Vec<String>> = Vec::new();
+    let order = ["PREROUTING", "KUBE-SERVICES", "KUBE-NODEPORTS"];
+    let mut shown: Vec<&str> = text.split("\n\n").collect();
+    let rank = |block: &&str| {
+        let name = block.split(' ').nth(1).unwrap_or_default();
+        let by_name = order.iter().position(|known| *known == name);
+        let by_kind = ["KUBE-EXT-", "KUBE-SVC-", "KUBE-SEP-"];
+        let by_kind = by_kind.iter().position(|kind| name.starts_with(kind));
+        by_name.or(by_kind.map(|kind| kind + order.len()))
+    };
+    shown.retain(|block| rank(block).is_some());
+    // Of peas, only how it is reached from outside; of beans, its chain and its first endpoint's.
+    let pod = "to:10.80.7.101:8080";
+    shown.retain(|block| match rank(block) {
+        Some(3) => block.contains("garden/peas"),
+        Some(4) => block.contains("garden/beans"),
+        Some(5) => block.contains(pod),
+        _ => true,
+    });
+    shown.sort_by_key(rank);
+    for block in shown {
+        let lines = block.lines().map(|line| {
+            let words = line.split_whitespace().map(|word| match word.rsplit_once('-') {
+                Some((kind, hash)) if kind.starts_with("KUBE-") && hash.len() == 16 => {
+                    assert!(hash.chars().all(|c| matches!(c, 'A'..='Z' | '2'..='7')), "{hash}");
+                    let at = known.iter().position(|name| name == word).unwrap_or_else(|| {
+                        known.push(word.to_owned());
+                        known.len() - 1
+                    });
+                    format!("{kind}-#{}", at + 1)
+                }
+                _ => word.to_owned(),
+            });
+            words.collect::<Vec<_>>().join(" ")
+        });
+        blocks.push(lines.collect());
+    }
+    let chain = &blocks[4];
+    assert_eq!(chain.len(), 2 + 74, "a rule for each endpoint");
+    let last = chain.last().expect("it has rules");
+    assert!(!last.contains("statistic") && last.contains("10.80.7.174:8080"), "{last}");
+    blocks[4].truncate(5);
+    let shown: Vec<String> = blocks.iter().map(|block| block.join("\n") + "\n").collect();
+    expect![[r#"
+        Chain PREROUTING (policy ACCEPT)
+        target prot opt source destination
+        KUBE-SERVICES all -- 0.0.0.0/0 0.0.0.0/0 /* kubernetes service portals */
+        Chain KUBE-SERVICES (2 references)
+        target prot opt source destination
+        KUBE-SVC-#1 tcp -- 0.0.0.0/0 172.20.8.15 /* garden/beans cluster IP */ tcp dpt:8080
+        KUBE-SVC-#2 tcp -- 0.0.0.0/0 172.20.9.16 /* garden/peas cluster IP */ tcp dpt:8081
+        KUBE-NODEPORTS all -- 0.0.0.0/0 0.0.0.0/0 /* kubernetes service nodeports; NOTE: this must be the last rule in this chain */ ADDRTYPE match dst-type LOCAL
+        Chain KUBE-NODEPORTS (1 references)
+        target prot opt source destination
+        KUBE-EXT-#3 tcp -- 0.0.0.0/0 0.0.0.0/0 /* garden/beans */ tcp dpt:31017
+        KUBE-EXT-#4 tcp -- 0.0.0.0/0 0.0.0.0/0 /* garden/peas */ tcp dpt:31018
+        Chain KUBE-EXT-#4 (1 references)
+        target prot opt source destination
+        KUBE-MARK-MASQ all -- 0.0.0.0/0 0.0.0.0/0 /* masquerade traffic for garden/peas external destinations */
+        KUBE-SVC-#2 all -- 0.0.0.0/0 0.0.0.0/0
+        Chain KUBE-SVC-#1 (2 references)
+        target prot opt source destination
+        KUBE-SEP-#5 all -- 0.0.0.0/0 0.0.0.0/0 /* garden/beans -> 10.80.7.101:8080 */ statistic mode random probability 0.01351351338
+        KUBE-SEP-#6 all -- 0.0.0.0/0 0.0.0.0/0 /* garden/beans -> 10.80.7.102:8080 */ statistic mode random probability 0.01369863003
+        KUBE-SEP-#7 all -- 0.0.0.0/0 0.0.0.0/0 /* garden/beans -> 10.80.7.103:8080 */ statistic mode random probability 0.01388888899
+        Chain KUBE-SEP-#5 (1 references)
+        target prot opt source destination
+        KUBE-MARK-MASQ all -- 10.80.7.101 0.0.0.0/0 /* garden/beans */
+        DNAT tcp -- 0.0.0.0/0 0.0.0.0/0 /* garden/beans */ tcp to:10.80.7.101:8080
+    "#]].assert_eq(&shown.concat());
+}

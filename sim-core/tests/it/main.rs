@@ -1,5 +1,6 @@
 //! Runs of whole clusters, held against closed forms and against themselves.
 
+mod budget;
 mod closed_form;
 mod determinism;
 mod ebpf;
