@@ -10,7 +10,7 @@ use netfilter_model::rule::{Fragment, FragmentId, FragmentView, Ruleset, Validat
 use super::LARGE_CLUSTER_ENDPOINTS;
 use super::common::{Common, Settings};
 use super::generate::{Backends, EndpointText, PortText, Shares, backends};
-use super::restore::{self, Part};
+use super::restore::{self, Dispatch, Part};
 use crate::config::ObjectName;
 use crate::proxy::endpoint::Endpoint;
 use crate::proxy::service::{ServicePort, ServicePortName};
@@ -37,6 +37,7 @@ struct PortState {
     id: FragmentId,
     endpoints: usize,
     fragment: Arc<Fragment>,
+    dispatch: Dispatch,
     /// Endpoints whose address is not written in its shortest form, by their items.
     odd: BTreeMap<u32, Arc<str>>,
 }
@@ -160,7 +161,8 @@ impl Proxier {
         };
         let odd = chosen.reachable.iter().filter(is_odd);
         let odd = odd.map(|endpoint| (endpoint.item, endpoint.addr_text().into())).collect();
-        Ok(PortState { port, text, id, endpoints: endpoints.len(), fragment, odd })
+        let dispatch = Dispatch::of(&self.common, &fragment);
+        Ok(PortState { port, text, id, endpoints: endpoints.len(), fragment, dispatch, odd })
     }
 
     /// Returns whether rules of single endpoints carry comments: not in a large cluster.
@@ -244,6 +246,7 @@ impl Proxier {
             port: &state.port,
             fragment: &state.fragment,
             odd: &state.odd,
+            dispatch: &state.dispatch,
             changed: match sync {
                 Sync::Full => true,
                 Sync::Partial(changed) => changed.contains(&state.port.name.service),

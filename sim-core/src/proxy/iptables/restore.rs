@@ -10,7 +10,7 @@ use netfilter_model::Prefix;
 use netfilter_model::hook::Table;
 use netfilter_model::rule::{
     AddrTypeMatch, Chain, ChainId, CtStates, Fragment, FragmentId, Match, Nat, NatAddresses,
-    RecentAction, Rule, Target,
+    RecentAction, Rule, SlotId, Target,
 };
 
 use super::common::{Common, MARK_MASQ};
@@ -22,8 +22,38 @@ pub(super) struct Part<'a> {
     pub(super) fragment: &'a Fragment,
     /// Addresses of endpoints that are not written in their shortest form, by items.
     pub(super) odd: &'a BTreeMap<u32, Arc<str>>,
+    /// Its rules in the chains that all Services share.
+    pub(super) dispatch: &'a Dispatch,
     /// Whether the port's own chains are written.
     pub(super) changed: bool,
+}
+
+/// What a service port writes in every sync, partial ones included: kept as text, since nearly
+/// all of a partial sync is this, of Services that did not change.
+#[derive(Clone, Debug)]
+pub(super) struct Dispatch {
+    filter: Box<str>,
+    nat: Box<str>,
+}
+
+impl Dispatch {
+    /// Returns the text of a fragment's rules in shared chains.
+    pub(super) fn of(common: &Common, fragment: &Fragment) -> Dispatch {
+        let slots = common.slots;
+        let text = |table, slots: &[SlotId]| {
+            let mut out = String::new();
+            let mut writer = Writer { out: &mut out, common };
+            for slot in slots {
+                writer.contribution(table, fragment, *slot).expect("strings take everything");
+            }
+            out.into_boxed_str()
+        };
+        let filter = [slots.refusals, slots.firewall, slots.external_refusals, slots.health_checks];
+        Dispatch {
+            filter: text(Table::Filter, &filter),
+            nat: text(Table::Nat, &[slots.services, slots.node_ports]),
+        }
+    }
 }
 
 const FILTER_CHAINS: [&str; 6] = [
@@ -44,7 +74,11 @@ pub(super) fn write<'a>(
     stale: &[&str],
 ) -> String {
     let parts: Vec<Part<'a>> = parts.collect();
-    let mut out = String::new();
+    let shared = parts.iter().map(|part| part.dispatch.filter.len() + part.dispatch.nat.len());
+    // The chains of a port take about as much again for each of its endpoints.
+    let own = parts.iter().filter(|part| part.changed);
+    let own = own.map(|part| 450 * part.fragment.chains(Table::Nat).len());
+    let mut out = String::with_capacity(4096 + shared.sum::<usize>() + own.sum::<usize>());
     let mut writer = Writer { out: &mut out, common };
     writer.all(&parts, stale).expect("strings take everything");
     out
@@ -75,7 +109,7 @@ impl Writer<'_> {
         }
         self.common_chain(Table::Filter, "KUBE-FIREWALL")?;
         for part in parts {
-            self.filter_rules(part)?;
+            self.out.push_str(&part.dispatch.filter);
         }
         self.common_chain(Table::Filter, "KUBE-FORWARD")?;
         self.out.push_str("COMMIT\n*nat\n");
@@ -117,36 +151,21 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn contribution(
-        &mut self,
-        table: Table,
-        part: &Part<'_>,
-        slot: netfilter_model::rule::SlotId,
-    ) -> fmt::Result {
+    fn contribution(&mut self, table: Table, fragment: &Fragment, slot: SlotId) -> fmt::Result {
         let common = self.common;
         let mut chains = common.base.chains(table).iter();
         let holds = |chain: &&Chain| chain.slot().is_some_and(|found| found.id == slot);
         let Some(chain) = chains.find(holds) else {
             return Ok(());
         };
-        for rule in part.fragment.contribution(slot) {
-            self.rule(table, chain, 0, rule, Some(part.fragment), Style::Range)?;
-        }
-        Ok(())
-    }
-
-    fn filter_rules(&mut self, part: &Part<'_>) -> fmt::Result {
-        let slots = self.common.slots;
-        for slot in [slots.refusals, slots.firewall, slots.external_refusals, slots.health_checks] {
-            self.contribution(Table::Filter, part, slot)?;
+        for rule in fragment.contribution(slot) {
+            self.rule(table, chain, 0, rule, Some(fragment), Style::Range)?;
         }
         Ok(())
     }
 
     fn nat_rules(&mut self, part: &Part<'_>) -> fmt::Result {
-        let slots = self.common.slots;
-        self.contribution(Table::Nat, part, slots.services)?;
-        self.contribution(Table::Nat, part, slots.node_ports)?;
+        self.out.push_str(&part.dispatch.nat);
         if !part.changed {
             return Ok(());
         }
