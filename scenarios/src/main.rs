@@ -6,6 +6,15 @@
 //!                ──► output    the folder of results
 //! ```
 
+/// Writes a line to standard error. Unlike `eprintln!`, it does not mind that nobody reads it: a
+/// panic there would keep an interrupted program running.
+macro_rules! complain {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+
 mod cli;
 mod closed_form;
 mod command;
@@ -27,7 +36,7 @@ fn main() -> ExitCode {
     let cli = cli::Cli::try_parse().unwrap_or_else(|error| explained(error).exit());
     // Without a handler an interruption ends the program all the same, only less tidily.
     let _ = ctrlc::set_handler(|| {
-        eprintln!("\ninterrupted; no result was written");
+        complain!("\ninterrupted; no result was written");
         output::abandon_and_exit(Status::Limit as i32);
     });
     ExitCode::from(command::execute(cli) as u8)

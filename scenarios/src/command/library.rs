@@ -16,7 +16,7 @@ pub(super) fn execute(args: &Scenarios) -> Status {
                 print(format_args!("{name:width$}  {}\n", question.unwrap_or_default()));
             }
             // Beside the list, not in it: somebody may read names from it.
-            eprintln!(
+            complain!(
                 "\n`rulelag scenarios show NAME` prints one, to start a file of your own from"
             );
             Status::Held
@@ -28,10 +28,10 @@ pub(super) fn execute(args: &Scenarios) -> Status {
             }
             None => {
                 let names: Vec<&str> = library::names().collect();
-                eprintln!("error: there is no built-in scenario {name:?}");
+                complain!("error: there is no built-in scenario {name:?}");
                 match units::closest(name, names.iter().copied()) {
-                    Some(close) => eprintln!("help: did you mean {close}?"),
-                    None => eprintln!("help: there are {}", names.join(", ")),
+                    Some(close) => complain!("help: did you mean {close}?"),
+                    None => complain!("help: there are {}", names.join(", ")),
                 }
                 Status::BadInput
             }

@@ -38,7 +38,7 @@ pub(super) fn execute(args: &Args) -> Status {
     let (question, matrix) = match matrix {
         Ok(found) => found,
         Err((message, help)) => {
-            eprintln!("error: {message}\nhelp: {help}");
+            complain!("error: {message}\nhelp: {help}");
             return Status::BadInput;
         }
     };
@@ -54,7 +54,7 @@ pub(super) fn execute(args: &Args) -> Status {
             Status::Held
         }
         Err((message, help)) => {
-            eprintln!("error: {message}\nhelp: {help}");
+            complain!("error: {message}\nhelp: {help}");
             Status::BadInput
         }
     }

@@ -47,7 +47,7 @@ pub(crate) fn execute(cli: Cli) -> Status {
         Command::Prove(args) => prove::execute(&args),
         #[cfg(not(target_os = "linux"))]
         Command::Prove(_) => {
-            eprintln!("error: prove needs Linux");
+            complain!("error: prove needs Linux");
             Status::BadInput
         }
         Command::Scenarios(args) => library::execute(&args),
@@ -72,26 +72,26 @@ fn print(text: impl Display) {
 
 /// Reports that results could not be written.
 fn not_written(error: &OutputError) -> Status {
-    eprintln!("error: {error}");
+    complain!("error: {error}");
     if !matches!(error, OutputError::Foreign { .. }) {
-        eprintln!("no result was written; what was there before is unchanged");
+        complain!("no result was written; what was there before is unchanged");
     }
     Status::NotWritten
 }
 
 /// Reports that a run failed.
 fn run_failed(what: &str, error: &sim_core::RunError) -> Status {
-    eprintln!("error: {what}: {error}");
+    complain!("error: {what}: {error}");
     match error {
         sim_core::RunError::Limit(_) => {
-            eprintln!(
+            complain!(
                 "help: no result was written; raise `limits:` in the scenario if this much is meant"
             );
             Status::Limit
         }
         sim_core::RunError::Setup(_) => Status::BadInput,
         sim_core::RunError::Rules(_) => {
-            eprintln!(
+            complain!(
                 "this is a bug in rulelag, not in the scenario: please report it with the scenario \
                  and the seed\nno result was written"
             );

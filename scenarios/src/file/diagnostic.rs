@@ -1,7 +1,7 @@
 //! What is wrong with a file: a code, a place, a message, and a sentence of help.
 
 use std::fmt::Write as _;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
@@ -185,7 +185,8 @@ impl Diagnostics {
     /// Prints all of them to stderr, in colour on a terminal.
     pub(crate) fn print(&self, sources: &Sources) {
         let styled = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        eprint!("{}", self.render(sources, styled));
+        let text = self.render(sources, styled);
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
     /// Renders all of them, and a line that counts the errors.

@@ -206,14 +206,24 @@ fn a_full_disk_loses_nothing() {
 #[test]
 #[cfg(unix)]
 fn an_interruption_leaves_nothing_behind() {
+    interrupted(Stdio::null());
+}
+
+/// As when the program that read standard error has gone.
+#[test]
+#[cfg(unix)]
+fn an_interruption_that_nobody_hears_of_ends_the_program() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    interrupted(writer.into());
+}
+
+#[cfg(unix)]
+fn interrupted(stderr: Stdio) {
     let folder = Folder::new();
     let args = ["sweep", "rolling-update", "--replications", "1000", "--jobs", "2"];
-    let mut child = folder
-        .command(&args)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the binary");
+    let mut child =
+        folder.command(&args).stdout(Stdio::null()).stderr(stderr).spawn().expect("the binary");
     while !folder.path("out/.rulelag-partial").exists() {
         assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
         std::thread::yield_now();

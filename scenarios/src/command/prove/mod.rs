@@ -52,8 +52,8 @@ pub(super) fn execute(args: &Prove) -> Status {
     let backends: Vec<Backend> = Backend::ALL.to_vec();
     let missing = rig::missing(&backends);
     if !missing.is_empty() {
-        eprintln!("error: prove needs {}", missing.join(", "));
-        eprintln!(
+        complain!("error: prove needs {}", missing.join(", "));
+        complain!(
             "help: run it as root on Linux, with iptables (both back ends), nftables and iproute2 \
              installed"
         );
@@ -200,7 +200,7 @@ fn many(args: &Prove) -> Status {
                     let text = difference(&small, &mut rigs);
                     match write(&args.out, args.seed, number, &case, &small, &text) {
                         Ok(path) => {
-                            bar.suspend(|| eprintln!("{}: {text}", path.display()));
+                            bar.suspend(|| complain!("{}: {text}", path.display()));
                             tally.differed(path.display().to_string());
                         }
                         Err(error) => return cannot(&error),
@@ -222,7 +222,7 @@ fn many(args: &Prove) -> Status {
 }
 
 fn cannot(why: &str) -> Status {
-    eprintln!("error: {why}");
+    complain!("error: {why}");
     Status::BadInput
 }
 

@@ -65,7 +65,7 @@ pub(super) fn execute(args: &Rules) -> Status {
 }
 
 fn bad_input((message, help): &Wrong) -> Status {
-    eprintln!("error: {message}\nhelp: {help}");
+    complain!("error: {message}\nhelp: {help}");
     Status::BadInput
 }
 
