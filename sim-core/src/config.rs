@@ -269,6 +269,17 @@ pub struct Pipeline {
     pub failure: f64,
     /// Another program that takes the xtables lock on every node.
     pub contender: Option<ContenderConfig>,
+    /// Services beside those of the scenario.
+    pub others: OtherServices,
+}
+
+/// Services that nobody calls and that do not change: proxies hold their rules, and walk them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OtherServices {
+    /// How many, each with one port.
+    pub count: u32,
+    /// How many endpoints each has.
+    pub endpoints: u32,
 }
 
 /// Which iptables a node has.

@@ -283,6 +283,26 @@ static PIPELINE: Table = Table {
             Optional,
             "Another program that takes the xtables lock on every node; with iptablesBackend legacy.",
         ),
+        field(
+            "otherServices",
+            Kind::Table(&OTHER_SERVICES),
+            Default("{}"),
+            "Services beside the scenario's, whose rules proxies hold and walk.",
+        ),
+    ],
+    one_of: &[],
+};
+
+static OTHER_SERVICES: Table = Table {
+    name: "other services",
+    fields: &[
+        field(
+            "count",
+            Kind::Int(0, 1_000_000),
+            Default("0"),
+            "How many, each with one port; nobody calls them, and they do not change.",
+        ),
+        field("endpoints", Kind::Int(0, 100_000), Default("10"), "How many endpoints each has."),
     ],
     one_of: &[],
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sim_core::config::{
-    Action, ContenderConfig, IptablesBackend, Pipeline, Propagation, SyncCostConfig,
+    Action, ContenderConfig, IptablesBackend, OtherServices, Pipeline, Propagation, SyncCostConfig,
 };
 
 use super::diagnostic::{Diagnostic, Diagnostics};
@@ -78,7 +78,13 @@ pub(super) fn resolve(
         cost: sync_cost(pipeline.get("syncCost")?),
         failure: pipeline.get("syncFailure")?.number()?,
         contender: contender(pipeline, iptables_backend, diagnostics),
+        others: others(pipeline.get("otherServices")?),
     })))
+}
+
+fn others(node: &Node) -> OtherServices {
+    let number = |name: &str| node.get(name).and_then(whole).unwrap_or(0);
+    OtherServices { count: number("count"), endpoints: number("endpoints") }
 }
 
 fn sync_period(proxy: &Node, diagnostics: &mut Diagnostics) -> Option<Duration> {

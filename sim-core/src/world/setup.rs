@@ -38,7 +38,7 @@ impl World {
             endpoints: super::told(&kube, id, by_name),
         });
         let ranges = (0..config.cluster.nodes).filter_map(|node| kube::node_range(config, node));
-        let rules = DataPlane::new(&config.cluster, &config.proxy, ranges, proxied.collect())?;
+        let mut rules = DataPlane::new(&config.cluster, &config.proxy, ranges, proxied.collect())?;
         let targets: Vec<(ServiceId, usize)> =
             config.clients.iter().map(|client| target(&kube, client)).collect::<Result<_, _>>()?;
         let places = places(config, &kube, &targets);
@@ -51,7 +51,7 @@ impl World {
         };
         let syncs = match &config.propagation {
             Propagation::Pipeline(pipeline) => {
-                Some(sync::Nodes::new(&config.proxy, pipeline, &keys, &rules, seed))
+                Some(sync::Nodes::new(&config.proxy, pipeline, &keys, &mut rules, seed)?)
             }
             Propagation::Delay { .. } => None,
         };

@@ -29,6 +29,7 @@ fn pipeline(watch: Law) -> Pipeline {
         cost: SyncCostConfig { scale: 0.0, ..SyncCostConfig::default() },
         failure: 0.0,
         contender: None,
+        others: OtherServices::default(),
     }
 }
 
@@ -209,6 +210,47 @@ fn the_cost_of_a_sync_grows_with_the_services() {
             before = more;
         }
     }
+}
+
+/// Services that are only counted cost what real ones cost, in every mode that syncs, and the
+/// last node hears as late; so do modes differ the more, the more Services there are.
+#[test]
+fn services_that_are_only_counted_cost_what_real_ones_do() {
+    let mut totals = Vec::new();
+    for mode in [
+        ProxyMode::Iptables,
+        ProxyMode::Nftables,
+        ProxyMode::Ipvs(IpvsScheduler::Rr),
+        ProxyMode::Ebpf(Selection::Random),
+    ] {
+        let measure = |real: u32, counted: u32| {
+            let mut piped = pipeline(Law::Constant(ms(50)));
+            piped.cost.scale = 1.0;
+            piped.others = OtherServices { count: counted, endpoints: 10 };
+            let mut config = config(3, 5, piped);
+            config.proxy.mode = mode;
+            config.events = vec![EventSpec {
+                at: ms(500),
+                action: Action::Scale { deployment: shop(), replicas: 4 },
+            }];
+            other_services(&mut config, real, 10);
+            let records = run(&config, 1, 0);
+            let late = records.windows[0].last_node.unwrap() - records.windows[0].opened;
+            (syncs(&records), late)
+        };
+        assert_eq!(measure(90, 0), measure(0, 90), "{mode:?}");
+        assert_eq!(measure(90, 0), measure(30, 60), "{mode:?}");
+        let busy = |counted| measure(0, counted).0.busy;
+        totals.push([0, 1_000, 10_000].map(busy));
+    }
+    let [iptables, nftables, ipvs, ebpf] = totals[..] else { unreachable!("four modes") };
+    // iptables mode reads all chains and writes all dispatch rules, IPVS is asked for all that it
+    // has, nftables takes what has changed but looks at all that there is, maps take the change.
+    for (slow, fast) in [(iptables, nftables), (iptables, ebpf), (ipvs, ebpf), (nftables, ebpf)] {
+        assert!(slow[1] > fast[1] && slow[2] > fast[2], "{totals:?}");
+        assert!(slow[2] - fast[2] > slow[1] - fast[1], "the difference grows: {totals:?}");
+    }
+    assert_eq!(ebpf[0], ebpf[2], "{totals:?}");
 }
 
 /// The rules that costs are counted from are those of the generators.

@@ -70,6 +70,7 @@ impl Choices {
             contender: (legacy && self.below(2) == 0)
                 // No period of retries (a second to five, after a wait of five) divides this one.
                 .then(|| ContenderConfig { every: ms(9700), holds: ms(6000) }),
+            others: OtherServices { count: self.one_of(&[0, 0, 5_000]), endpoints: 3 },
         }
     }
 

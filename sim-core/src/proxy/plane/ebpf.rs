@@ -23,7 +23,7 @@ use netfilter_model::rule::ValidationError;
 use netfilter_model::tuple::Protocol;
 
 use super::plain::Plain;
-use super::{DataPlane, Made, Mode};
+use super::{DataPlane, Made, Mode, RuleCounts, Tally};
 use crate::config::Selection;
 use crate::ids::{Id, NodeId, ServicePortId};
 use crate::kube::endpoint_slice::Endpoint;
@@ -115,6 +115,14 @@ impl Ebpf {
         };
         Settings { socket_lb, ..Settings::default() }
     }
+}
+
+/// Returns how many entries a service port has: its own and the one for the way back; of each
+/// endpoint, its place and itself.
+pub(super) fn tally(endpoints: usize) -> Tally {
+    let endpoints = endpoints as u64;
+    let held = RuleCounts { filter: 0, nat: 2 + 2 * endpoints };
+    Tally { services: 1, endpoints, held, shared: RuleCounts::default() }
 }
 
 /// Returns the number of a service port's frontend. Beyond 65,535 they would be given twice; the

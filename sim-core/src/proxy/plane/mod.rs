@@ -398,40 +398,75 @@ impl DataPlane {
     ) -> Result<ServiceRules, PlaneError> {
         let mut rules = Vec::with_capacity(ports.len());
         for (&id, endpoints) in ports.iter().zip(endpoints) {
-            let port = &self.ports[id].port;
-            let (made, held, shared) = match &mut self.mode {
-                Mode::Iptables(mode) | Mode::Central(mode, _) => {
-                    let fragment = mode.make(id, port, endpoints)?;
-                    let (held, shared) = mode.counts(&fragment);
-                    (Made::Fragment(Arc::new(fragment)), held, shared)
-                }
-                Mode::Nftables(mode) => {
-                    let mut state = state(&self.config, self.profile, anywhere());
-                    state.ports.push((port.clone(), told(endpoints)));
-                    let (table, held) = mode.make(&state)?;
-                    (Made::Nft(Arc::new(table)), held, RuleCounts::default())
-                }
-                Mode::Article(_) => {
-                    let rules = Article::make(id, port, endpoints);
-                    let held = RuleCounts::default();
-                    (Made::Turns(rules), held, RuleCounts::default())
-                }
-                // A virtual server and its real ones.
-                Mode::Ipvs(_) => {
-                    let held = RuleCounts { filter: 0, nat: 1 + endpoints.len() as u64 };
-                    (Made::Nothing, held, RuleCounts::default())
-                }
-                // The Service's entry and the way back; of an endpoint, its place and itself.
-                Mode::Ebpf(mode) => {
-                    let held = RuleCounts { filter: 0, nat: 2 + 2 * endpoints.len() as u64 };
-                    (Made::Frontend(mode.make(id, endpoints)), held, RuleCounts::default())
-                }
-                Mode::Userspace(_) => (Made::Nothing, RuleCounts::default(), RuleCounts::default()),
-            };
-            let tally = Tally { services: 1, endpoints: endpoints.len() as u64, held, shared };
-            rules.push(PortRules { endpoints: endpoints.clone(), made, tally });
+            let port = self.ports[id].port.clone();
+            rules.push(self.make_port(id, &port, endpoints)?);
         }
         Ok(ServiceRules { ports: rules })
+    }
+
+    /// Returns how much a Service with one port and so many endpoints is.
+    ///
+    /// # Errors
+    ///
+    /// If the rules would be refused by the kernel; that is a bug.
+    pub fn tally_of(&mut self, endpoints: u32) -> Result<Tally, PlaneError> {
+        if let Mode::Ebpf(_) = self.mode {
+            // Making entries would number backends that nobody has.
+            return Ok(ebpf::tally(endpoints as usize));
+        }
+        let name = ObjectName { namespace: "other".to_owned(), name: "service".to_owned() };
+        let name = ServicePortName::new(&name, None, Protocol::TCP);
+        let port = ServicePort::cluster_ip_only(name, Ipv4Addr::new(192, 0, 2, 1).into(), 80);
+        let endpoint = |index: u32| Endpoint {
+            pod: PodId::from_index(index as usize),
+            addr: Ipv4Addr::from_bits(0x0a00_0000 + (index & 0x00ff_ffff)),
+            port: 80,
+        };
+        let endpoints: Vec<Endpoint> = (0..endpoints).map(endpoint).collect();
+        let spare = ServicePortId::from_index(self.ports.len());
+        Ok(self.make_port(spare, &port, &endpoints.into())?.tally)
+    }
+
+    /// Makes a version of a service port.
+    fn make_port(
+        &mut self,
+        id: ServicePortId,
+        port: &ServicePort,
+        endpoints: &Arc<[Endpoint]>,
+    ) -> Result<PortRules, PlaneError> {
+        let (made, held, shared) = match &mut self.mode {
+            Mode::Iptables(mode) | Mode::Central(mode, _) => {
+                let fragment = mode.make(id, port, endpoints)?;
+                let (held, shared) = mode.counts(&fragment);
+                (Made::Fragment(Arc::new(fragment)), held, shared)
+            }
+            Mode::Nftables(mode) => {
+                let mut state = state(&self.config, self.profile, anywhere());
+                state.ports.push((port.clone(), told(endpoints)));
+                let (table, held) = mode.make(&state)?;
+                (Made::Nft(Arc::new(table)), held, RuleCounts::default())
+            }
+            Mode::Article(_) => {
+                let rules = Article::make(id, port, endpoints);
+                let held = RuleCounts::default();
+                (Made::Turns(rules), held, RuleCounts::default())
+            }
+            // A virtual server and its real ones.
+            Mode::Ipvs(_) => {
+                let held = RuleCounts { filter: 0, nat: 1 + endpoints.len() as u64 };
+                (Made::Nothing, held, RuleCounts::default())
+            }
+            Mode::Ebpf(mode) => {
+                let Tally { held, shared, .. } = ebpf::tally(endpoints.len());
+                (Made::Frontend(mode.make(id, endpoints)), held, shared)
+            }
+            // Where a Service's packets come from Pods, and where from the node.
+            Mode::Userspace(_) => {
+                (Made::Nothing, RuleCounts { filter: 0, nat: 2 }, RuleCounts::default())
+            }
+        };
+        let tally = Tally { services: 1, endpoints: endpoints.len() as u64, held, shared };
+        Ok(PortRules { endpoints: endpoints.clone(), made, tally })
     }
 
     /// Returns the versions of `service`.

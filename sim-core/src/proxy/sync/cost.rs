@@ -74,6 +74,19 @@ pub struct Tally {
     pub shared: Rules,
 }
 
+impl Tally {
+    /// Returns how much so many of it are.
+    pub fn times(self, count: u64) -> Tally {
+        let rules = |rules: Rules| Rules { filter: rules.filter * count, nat: rules.nat * count };
+        Tally {
+            services: self.services * count,
+            endpoints: self.endpoints * count,
+            held: rules(self.held),
+            shared: rules(self.shared),
+        }
+    }
+}
+
 impl AddAssign for Rules {
     fn add_assign(&mut self, other: Rules) {
         self.filter += other.filter;

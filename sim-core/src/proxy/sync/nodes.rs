@@ -15,7 +15,7 @@ use crate::engine::rng::{Seed, Stream, unit};
 use crate::ids::{Id, IdVec, NodeId, ServiceId};
 use crate::kube::object::SyncSettings;
 use crate::propagation::Applied;
-use crate::proxy::plane::DataPlane;
+use crate::proxy::plane::{DataPlane, PlaneError};
 use crate::proxy::profile::Profile;
 use crate::time::SimTime;
 
@@ -78,12 +78,15 @@ impl Nodes {
         proxy: &ProxyConfig,
         pipeline: &Pipeline,
         keys: &[u64],
-        plane: &DataPlane,
+        plane: &mut DataPlane,
         seed: &Seed,
-    ) -> Nodes {
+    ) -> Result<Nodes, PlaneError> {
         let settings = settings(proxy, pipeline);
         let phase_draws = seed.stream("proxy/phase");
-        let tally = plane.tally();
+        let mut tally = plane.tally();
+        if pipeline.others.count > 0 {
+            tally += plane.tally_of(pipeline.others.endpoints)?.times(pipeline.others.count.into());
+        }
         let node = |&key: &u64| {
             let part = |purpose| unit(phase_draws.draw(key, 0, purpose, 0));
             let mut settings = settings.clone();
@@ -94,14 +97,14 @@ impl Nodes {
             let proxier = Proxier::idle(settings, part(2));
             Node { proxier, key, tally, cursor: 0, scheduled: SimTime::MAX }
         };
-        Nodes {
+        Ok(Nodes {
             nodes: keys.iter().map(node).collect(),
             commits: VecDeque::new(),
             first: 0,
             fixed: plane.fixed_rules(),
             failure: pipeline.failure,
             failure_draws: seed.stream("proxy/failure"),
-        }
+        })
     }
 
     /// Schedules the first syncs.
