@@ -8,7 +8,7 @@ use std::time::Duration;
 use reports::collect::{Collector, Detail, RunRecords};
 use reports::csv::write_sweep;
 use reports::plot::{Axis, Chart, RunView, SweepView, bin_width, run_charts, sweep_charts};
-use reports::stats::{Parameter, PointSummary, Replication};
+use reports::stats::{Parameter, PointSummary, Replication, Upkeep};
 use reports::summary;
 use sim_core::record::{
     Cause, Counts, Ended, Loss, LostByCause, Name, OpenedBy, Propagation, Recorder, Run, Symptom,
@@ -64,6 +64,12 @@ fn point(
                 last_node_lag_s: Some(delay * (harmonic + 0.5 * (dice.unit() - 0.5))),
                 expected_lost: Some(rate * delay),
                 lost_first_stale: Some(total as f64 / 10.0),
+                upkeep: Upkeep {
+                    holders: nodes,
+                    updates: 2.0 * nodes,
+                    hops: Some(1.0 - 1.0 / nodes),
+                    sync_s: None,
+                },
             }
         })
         .collect();

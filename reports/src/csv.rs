@@ -347,7 +347,8 @@ pub fn write_sweep<W: io::Write>(out: W, points: &[PointSummary]) -> Result<W, E
     columns.extend(split(
         "stale_max_s_mean,last_node_lag_s_mean,last_node_lag_s_sd,last_node_lag_s_ci95_low,\
          last_node_lag_s_ci95_high,last_node_lag_s_closed_form,expected_lost_mean,\
-         lost_first_stale_mean",
+         lost_first_stale_mean,rule_holders_mean,rule_updates_mean,hops_mean,\
+         sync_s_mean,sync_s_sd,sync_s_ci95_low,sync_s_ci95_high",
     ));
     csv.write_record(&columns)?;
     let mut row = Fields::default();
@@ -375,6 +376,10 @@ pub fn write_sweep<W: io::Write>(out: W, points: &[PointSummary]) -> Result<W, E
         row.push_float_option(point.last_node_lag_closed_form_s);
         row.push_float_option(point.expected_lost);
         row.push_float_option(point.lost_first_stale);
+        row.push_float_option(Some(point.holders));
+        row.push_float_option(Some(point.updates));
+        row.push_float_option(point.hops);
+        row.push_interval(point.sync_s);
         csv.write_record(&row.0)?;
     }
     csv.into_inner().map_err(|e| Error::from(e.into_error()))

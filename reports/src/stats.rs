@@ -148,6 +148,31 @@ pub struct Parameter {
     pub value: Option<f64>,
 }
 
+/// What it takes that a run's Services work, lost attempts apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Upkeep {
+    /// Machines that hold what tells where a Service's packets go.
+    pub holders: f64,
+    /// Changes of a Service times machines that had to learn of it.
+    pub updates: f64,
+    /// From machine to machine, by a connection's first packet.
+    pub hops: Option<f64>,
+    /// Seconds of one sync in mean, where proxies sync.
+    pub sync_s: Option<f64>,
+}
+
+impl Upkeep {
+    fn of(run: &Run) -> Upkeep {
+        let syncs = run.syncs.filter(|syncs| syncs.syncs > 0);
+        Upkeep {
+            holders: f64::from(run.holders),
+            updates: run.updates as f64,
+            hops: run.mean_hops(),
+            sync_s: syncs.map(|syncs| syncs.busy.as_secs_f64() / syncs.syncs as f64),
+        }
+    }
+}
+
 /// What a point's statistics need of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replication {
@@ -170,6 +195,8 @@ pub struct Replication {
     pub expected_lost: Option<f64>,
     /// Mean over windows of first attempts lost to stale rules; `None` unless every window has it.
     pub lost_first_stale: Option<f64>,
+    /// What it takes besides.
+    pub upkeep: Upkeep,
 }
 
 impl Replication {
@@ -195,6 +222,7 @@ impl Replication {
             }),
             expected_lost: every(|w| w.expected_lost),
             lost_first_stale: every(|w| w.lost_first_stale.map(|n| n as f64)),
+            upkeep: Upkeep::of(run),
         }
     }
 
@@ -243,6 +271,14 @@ pub struct PointSummary {
     pub expected_lost: Option<f64>,
     /// Mean over windows of the first attempts that were lost to stale rules.
     pub lost_first_stale: Option<f64>,
+    /// Machines that hold what tells where packets go, in mean.
+    pub holders: f64,
+    /// Updates that they had to learn, in mean.
+    pub updates: f64,
+    /// From machine to machine, by a connection's first packet, in mean.
+    pub hops: Option<f64>,
+    /// Seconds of one sync, where proxies sync.
+    pub sync_s: Option<Interval>,
 }
 
 impl PointSummary {
@@ -287,6 +323,10 @@ impl PointSummary {
             last_node_lag_closed_form_s,
             expected_lost: every(|r| r.expected_lost),
             lost_first_stale: every(|r| r.lost_first_stale),
+            holders: mean(&over(&|r| Some(r.upkeep.holders))).unwrap_or_default(),
+            updates: mean(&over(&|r| Some(r.upkeep.updates))).unwrap_or_default(),
+            hops: mean(&over(&|r| r.upkeep.hops)),
+            sync_s: Interval::of(&over(&|r| r.upkeep.sync_s)),
         }
     }
 

@@ -157,6 +157,10 @@ pub fn sweep(summary: &SweepSummary<'_>) -> String {
         out.push('\n');
         out.push_str(&points_table(summary.axes, summary.points));
     }
+    if summary.axes.iter().any(|axis| is_about_proxies(&axis.path)) {
+        out.push('\n');
+        out.push_str(&upkeep_table(summary.axes, summary.points));
+    }
     let windows: usize = summary.points.iter().map(|p| p.windows).sum();
     let runs: usize = summary.points.iter().map(|p| p.replications).sum();
     out.push_str(&format!(
@@ -455,6 +459,51 @@ fn points_table(axes: &[Axis], points: &[PointSummary]) -> String {
     }
     if theory {
         out.push_str(&theory_note("each run's times"));
+    }
+    out
+}
+
+/// Whether what proxies do is part of what a sweep compares.
+fn is_about_proxies(path: &str) -> bool {
+    path.starts_with("proxy.") || path.starts_with("propagation.pipeline.")
+}
+
+/// What Services take besides lost attempts, point by point: what one machine's failure hits
+/// beside how late the last one hears of a change.
+fn upkeep_table(axes: &[Axis], points: &[PointSummary]) -> String {
+    let varied: Vec<usize> = (0..axes.len()).filter(|&a| distinct(points, a).len() > 1).collect();
+    let mut header = vec!["point"];
+    header.extend(varied.iter().map(|&a| axes[a].title.as_str()));
+    header.extend(["hops", "rules on", "updates", "if one fails", "last node", "a sync"]);
+    let seconds = |s: f64| duration(Duration::from_secs_f64(s));
+    let row = |point: &PointSummary| {
+        let mut row = vec![point.point.to_string()];
+        row.extend(varied.iter().map(|&a| point.parameters[a].display.clone()));
+        let last = point.last_node_lag_s.map(|i| seconds(i.mean));
+        let sync = point.sync_s.map(|i| seconds(i.mean));
+        let (nothing, holders) = ("-".to_owned(), point.holders);
+        row.extend([
+            point.hops.map_or(nothing.clone(), |hops| format!("{hops:.2}")),
+            plural(holders.round() as u64, "machine"),
+            rounded(point.updates),
+            if holders > 0.0 { percent(1.0 / holders) } else { nothing.clone() },
+            last.unwrap_or(nothing.clone()),
+            sync.unwrap_or(nothing),
+        ]);
+        row
+    };
+    let rows = points.iter().take(MOST_POINTS).map(row).collect();
+    let elastic: Vec<usize> = (1..=varied.len()).collect();
+    let mut out = numbers(&header, rows, &elastic);
+    if points.len() > MOST_POINTS {
+        out.push_str(&format!("(the first {MOST_POINTS} points of {})\n", points.len()));
+    }
+    let notes = "hops: from machine to machine, of a connection's first packet; updates: changes \
+                 of a Service, for each machine that had to learn of it; if one fails: the share \
+                 of clients that loses all of its Services";
+    for line in wrap(notes) {
+        out.push_str(&line);
+        out.push('\n');
     }
     out
 }

@@ -6,6 +6,8 @@ const SCENARIOS: &[(&str, &str)] = &[
     ("delete-pod", include_str!("../library/delete-pod.yaml")),
     ("prestop", include_str!("../library/prestop.yaml")),
     ("scale-to-zero", include_str!("../library/scale-to-zero.yaml")),
+    ("proxy-modes", include_str!("../library/proxy-modes.yaml")),
+    ("sync-cost", include_str!("../library/sync-cost.yaml")),
 ];
 
 /// The one that `rulelag sweep` runs without a scenario.

@@ -11,7 +11,8 @@ use super::{Axis, SweepView};
 use crate::stats::{Interval, Parameter, PointSummary};
 
 /// What the ends of some long paths are called, and their unit where values are written without.
-const NAMES: [(&str, &str, &str); 4] = [
+const NAMES: [(&str, &str, &str); 5] = [
+    ("otherServices.count", "other Services", ""),
     ("lifecycle.preStop.sleep.seconds", "preStop sleep", "seconds"),
     ("terminationGracePeriodSeconds", "termination grace period", "seconds"),
     ("minReadySeconds", "minReadySeconds", ""),
@@ -67,16 +68,17 @@ fn is_nodes(path: &str) -> bool {
 }
 
 fn is_delay(path: &str) -> bool {
-    path.starts_with("propagation.")
+    path.starts_with("propagation.") && !path.contains(".otherServices.")
 }
 
-/// Returns a value as a label: `300ms`, `100 nodes`, `proxy.mode ipvs`, `preStop sleep 3 s`.
+/// Returns a value as a label: `300ms`, `100 nodes`, `ipvs`, `preStop sleep 3 s`.
 pub(super) fn value_label(axis: &Axis, parameter: &Parameter) -> String {
     if is_nodes(&axis.path) {
         let noun = if parameter.display == "1" { "node" } else { "nodes" };
         return format!("{} {noun}", parameter.display);
     }
-    if is_delay(&axis.path) {
+    // Both say of themselves what they are.
+    if is_delay(&axis.path) || axis.path == "proxy.mode" {
         return parameter.display.clone();
     }
     match name_and_unit(axis) {
@@ -344,6 +346,48 @@ pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
             y_title: "from the EndpointSlice write until the last node's rules are live, seconds"
                 .to_owned(),
             mode: if closed { Mode::ClosedForm } else { Mode::Whiskers },
+            note: None,
+            xs: Vec::new(),
+            series: Vec::new(),
+        },
+    ))
+}
+
+/// Draws how long a sync takes along the number of Services, or whatever else makes it long.
+pub(super) fn sync(sweep: &SweepView<'_>) -> Option<Scene> {
+    let takes = |p: &PointSummary| p.sync_s;
+    let sentence = range(sweep, |p| takes(p).map(|i| i.mean), (" s", " s"))?;
+    let title = "How long does a sync of the proxy take?".to_owned();
+    let Some(x) = along(sweep, |path| path.contains(".otherServices.")) else {
+        let bars = sweep.points.iter().filter_map(|point| {
+            let interval = takes(point)?;
+            Some(Bar {
+                label: point_label(sweep, point),
+                segments: vec![(interval.mean, BLUE, String::new())],
+                interval: interval.ci95,
+                end: format!("{} s", with_half_width(&interval)),
+            })
+        });
+        return Some(bars::bars(&Bars {
+            title,
+            sentence,
+            caption: caption(sweep, "whisker: 95 % interval of the mean"),
+            x_title: "from the start of a sync until its rules are live, seconds".to_owned(),
+            bars: bars.collect(),
+            nothing: "no proxy synced",
+        }));
+    };
+    Some(along_lines(
+        sweep,
+        x,
+        &takes,
+        Lines {
+            title,
+            sentence,
+            caption: caption(sweep, "whisker: 95 % interval of the mean"),
+            x_title: sweep.axes[x].title.clone(),
+            y_title: "from the start of a sync until its rules are live, seconds".to_owned(),
+            mode: Mode::Whiskers,
             note: None,
             xs: Vec::new(),
             series: Vec::new(),

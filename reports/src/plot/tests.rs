@@ -1,5 +1,5 @@
 use super::*;
-use crate::stats::{Parameter, Replication};
+use crate::stats::{Parameter, Replication, Upkeep};
 use sim_core::record::{Cause, Counts, Ended, LostByCause, OpenedBy, Run, Window};
 use sim_core::time::SimTime;
 
@@ -49,6 +49,7 @@ fn point(parameters: Vec<Parameter>, lost: &[u64], lag: Option<f64>) -> PointSum
             last_node_lag_s: lag,
             expected_lost: None,
             lost_first_stale: None,
+            upkeep: Upkeep::default(),
         })
         .collect();
     PointSummary::new(0, parameters, &replications, lag)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reports::collect::{Collector, Detail, RunRecords};
 use reports::plot::Axis;
-use reports::stats::{Parameter, PointSummary, Replication};
+use reports::stats::{Parameter, PointSummary, Replication, Upkeep};
 use sim_core::record::{
     Cause, Counts, Ended, Loss, LostByCause, OpenedBy, Propagation, Recorder, Run, Symptom, Window,
 };
@@ -176,6 +176,12 @@ pub(crate) fn point(
                 last_node_lag_s: Some((size + r) as f64 / 8.0),
                 expected_lost: Some(size as f64 * 1.5),
                 lost_first_stale: Some(size as f64 * 1.5),
+                upkeep: Upkeep {
+                    holders: 10.0,
+                    updates: 20.0,
+                    hops: Some(1.0),
+                    sync_s: Some((size + r) as f64 / 100.0),
+                },
             }
         })
         .collect();

@@ -20,7 +20,7 @@ fn check(charts: &[Chart], names: &[&str]) {
 fn the_charts_of_a_sweep() {
     let (axes, points) = made_up::usual_grid();
     let view = SweepView { scenario: "rolling-update", seed: 7, axes: &axes, points: &points };
-    check(&sweep_charts(&view), &["loss", "loss_heat", "last_node", "loss_by_cause"]);
+    check(&sweep_charts(&view), &["loss", "loss_heat", "last_node", "sync", "loss_by_cause"]);
 }
 
 #[test]
