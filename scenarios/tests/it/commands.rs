@@ -15,6 +15,8 @@ fn scenarios_are_listed_and_shown() {
         delete-pod      What does deleting a single Pod cost, and does anything outside its window get lost?
         prestop         How long must preStop sleep until a rolling update loses nothing?
         scale-to-zero   What do clients see when the last Pod of a Service goes away?
+        proxy-modes     What does the same Pod deletion cost under each kind of proxy?
+        sync-cost       How does the time a change takes grow with the Services that a cluster already has?
     "#]].assert_eq(&list);
     assert_eq!(list, folder.run(&["scenarios", "list"]).ends_with(0).stdout);
     for line in list.lines() {
@@ -25,7 +27,7 @@ fn scenarios_are_listed_and_shown() {
     let unknown = folder.run(&["scenarios", "show", "rolling"]).ends_with(2).stderr;
     expect![[r#"
         error: there is no built-in scenario "rolling"
-        help: there are rolling-update, delete-pod, prestop, scale-to-zero
+        help: there are rolling-update, delete-pod, prestop, scale-to-zero, proxy-modes, sync-cost
     "#]]
     .assert_eq(&unknown);
 }

@@ -17,7 +17,7 @@
 //! use sim_core::proxy::sync::runner::{Bounds, Runner};
 //! use sim_core::time::SimTime;
 //!
-//! let at = |millis| SimTime::from_nanos(millis * 1_000_000);
+//! let at = |millis: u64| SimTime::from_nanos(millis * 1_000_000);
 //! let seconds = Duration::from_secs;
 //! let bounds = Bounds { min: seconds(1), max: seconds(3600), retry: seconds(30) };
 //! let mut runner = Runner::waiting_after_end(bounds);
