@@ -47,6 +47,11 @@ impl Affinity {
         Some(*backend)
     }
 
+    /// Forgets who was sent to a backend whose number is to be given again.
+    pub(super) fn forget(&mut self, backend: BackendId) {
+        self.last.retain(|_, (_, other)| *other != backend);
+    }
+
     /// Notes where a client was sent.
     pub(super) fn note(
         &mut self,

@@ -129,6 +129,12 @@ impl Node {
         self.connections.len(now)
     }
 
+    /// Forgets which clients stay with a backend. An agent gives a backend that comes back another
+    /// number, which comes to the same.
+    pub fn forget_clients_of(&mut self, backend: BackendId) {
+        self.affinity.forget(backend);
+    }
+
     /// Forgets connections that have ended.
     pub fn collect(&mut self, now: SimTime) {
         self.connections.collect(now);

@@ -33,6 +33,12 @@ impl Netns {
         self.memory.nft.replaced(ruleset, now);
     }
 
+    /// Exchanges the state of the nftables ruleset for another: for hosts whose rules are seen in
+    /// parts, one of which has the sets that a packet may meet.
+    pub fn nft_exchanged(&mut self, state: nft::State) -> nft::State {
+        std::mem::replace(&mut self.memory.nft, state)
+    }
+
     /// Returns the keys that a set of nftables which packets or time change holds now, and how
     /// long each has to live; `None` for a set that has not been met yet, or does not change.
     pub fn nft_elements(

@@ -40,6 +40,5 @@ pub use ruleset::{BaseChain, Planned, Ruleset};
 pub use set::{Data, Element, Overlap, Range, Set, SetData, SetUse};
 pub use value::Type;
 
-pub use state::LiveKey;
-pub(crate) use state::State;
+pub use state::{LiveKey, State};
 pub(crate) use walk::traverse;

@@ -1,6 +1,7 @@
 //! What nftables keeps between packets: turns, buckets, amounts, and the elements of sets that
 //! packets and time change.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const DYNAMIC_SIZE: u32 = 65_535;
 
 /// The state of a namespace's nftables ruleset.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
+pub struct State {
     cells: Vec<Cell>,
     sets: Vec<Option<Live>>,
     /// When the ruleset was first met: lifetimes that it lists count from then.
@@ -98,17 +99,16 @@ impl State {
     /// Goes over to another ruleset: elements of sets that are in both stay, turns and buckets
     /// begin anew.
     // Simplified: state of nftables rules that a change leaves alone begins anew with the others.
-    pub(crate) fn replaced(&mut self, ruleset: &Ruleset, now: SimTime) {
-        let mut old: Vec<Live> = self.sets.drain(..).flatten().collect();
+    pub fn replaced(&mut self, ruleset: &Ruleset, now: SimTime) {
+        let key = |live: Live| ((live.family, live.table.clone(), live.name.clone()), live);
+        let mut old: BTreeMap<_, Live> = self.sets.drain(..).flatten().map(key).collect();
         *self = State { since: Some(now), ..State::default() };
         self.begin(ruleset, now);
         for table in ruleset.tables() {
             for set in &table.sets {
                 let Some(at) = set.state else { continue };
-                let same = |live: &Live| live.is_of(table, set);
-                if let Some(position) = old.iter().position(same) {
-                    self.sets[at as usize] = Some(old.swap_remove(position));
-                }
+                let key = (table.family, table.name.clone(), set.name.clone());
+                self.sets[at as usize] = old.remove(&key);
             }
         }
     }

@@ -80,6 +80,17 @@ impl Memory {
         self.hashlimits.retain(|(name, _), _| hashlimits.contains(name));
     }
 
+    /// Forgets a `recent` list: the last rule that named it is gone.
+    // Kernel: xt_recent.c, recent_mt_destroy
+    pub fn forget_recent(&mut self, name: &str) {
+        self.recent.remove(name);
+    }
+
+    /// Forgets all `recent` lists: no rule names any.
+    pub fn forget_all_recent(&mut self) {
+        self.recent.clear();
+    }
+
     /// Returns the addresses of a `recent` list, the longest unseen first; `None` if no rule has
     /// used it.
     pub fn recent(&self, name: &str) -> Option<impl Iterator<Item = RecentEntry<'_>>> {

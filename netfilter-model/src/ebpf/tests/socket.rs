@@ -158,6 +158,10 @@ fn a_namespace_stays_with_its_backend() {
     assert_eq!(connect(&mut bench, 9.9, 1, &[]), "10.244.2.7:8080");
     assert_eq!(connect(&mut bench, 18.9, 1, &[]), "10.244.2.7:8080", "renewed at 9.9");
     assert_eq!(connect(&mut bench, 28.0, 1, &[0]), "10.244.1.5:8080", "18 + 10");
+    // As if the backend had come back, with another number.
+    bench.node.forget_clients_of(BackendId(1));
+    assert_eq!(connect(&mut bench, 28.5, 1, &[0]), "10.244.1.5:8080", "forgotten");
+    assert_eq!(connect(&mut bench, 28.5, 1, &[]), "10.244.1.5:8080");
     // A backend that terminates takes no client that comes again.
     let state = BackendState::Terminating;
     let local = bench.backend(LOCAL, state);
