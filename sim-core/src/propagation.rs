@@ -262,9 +262,31 @@ impl<T> History<T> {
         self.versions.iter()
     }
 
+    /// Returns the versions after number `seen` that `node` has held up to `now`, in order. One that
+    /// a newer one replaced at the instant at which it went live was never held.
+    pub fn held_since(
+        &self,
+        node: NodeId,
+        seen: u32,
+        now: SimTime,
+    ) -> impl Iterator<Item = &Version<T>> {
+        let next = (seen + 1).saturating_sub(self.first) as usize;
+        let live = move |version: &Version<T>| version.live(node);
+        (next..self.versions.len())
+            .map(|at| (&self.versions[at], self.versions.get(at + 1)))
+            .take_while(move |(version, _)| live(version) <= now)
+            .filter(move |(version, after)| after.is_none_or(|after| live(after) > live(version)))
+            .map(|(version, _)| version)
+    }
+
+    /// Returns whether [`History::forget_before`] would forget a version.
+    pub fn forgets_before(&self, time: SimTime) -> bool {
+        self.versions.get(1).is_some_and(|next| next.last_live <= time)
+    }
+
     /// Forgets versions that no node has had since `time`.
     pub fn forget_before(&mut self, time: SimTime) {
-        while self.versions.get(1).is_some_and(|next| next.last_live <= time) {
+        while self.forgets_before(time) {
             self.versions.pop_front();
             self.first += 1;
         }
@@ -385,6 +407,23 @@ mod tests {
         history.list(NODE, at(19));
         let informed = |ordinal| history.get(ordinal).unwrap().stages(NODE).unwrap().informed;
         assert_eq!([informed(1), informed(2)], [at(19), at(520)]);
+    }
+
+    #[test]
+    fn a_version_that_was_replaced_as_it_went_live_was_never_held() {
+        let mut history = History::new(0);
+        for (commit, lag) in [(10, 100), (20, 5), (200, 1), (300, 1)] {
+            history.commit(at(commit), commit, [Duration::from_nanos(lag)].into_iter());
+        }
+        let held = |seen, now| {
+            let held = history.held_since(NODE, seen, at(now));
+            held.map(|version| version.ordinal).collect::<Vec<_>>()
+        };
+        assert!(held(0, 109).is_empty());
+        assert_eq!(held(0, 110), [2]);
+        assert_eq!(held(0, 300), [2, 3]);
+        assert_eq!(held(2, 1000), [3, 4]);
+        assert!(held(4, 1000).is_empty());
     }
 
     #[test]
