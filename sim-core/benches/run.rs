@@ -55,6 +55,7 @@ fn rules(config: &Config, services: u32) -> DataPlane {
             cluster_ip: Ipv4Addr::from_bits(0xac14_0100 + k),
             ports: vec![(None, 80)],
             endpoints: vec![(0..10).map(endpoint).collect::<Arc<[Endpoint]>>()],
+            affinity: None,
         }
     };
     let ranges =

@@ -438,6 +438,8 @@ pub struct ServiceSpec {
     pub selector: BTreeMap<String, String>,
     /// Ports, at least one.
     pub ports: Vec<ServicePortSpec>,
+    /// How long a client stays with its endpoint, under `sessionAffinity: ClientIP`; whole seconds.
+    pub affinity: Option<Duration>,
 }
 
 /// One port of a Service.

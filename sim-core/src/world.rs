@@ -26,6 +26,7 @@ use crate::propagation::Lags;
 use crate::proxy::plane::{DataPlane, Dialed, Dialer, NoEndpoint, PlaneError, ServiceRules};
 use crate::proxy::state::{NodeInfo, State};
 use crate::proxy::sync;
+use crate::proxy::userspace::Caller;
 use crate::record::{self, Cause, Counts, Name, OpenedBy, Recorder};
 use crate::time::SimTime;
 use crate::traffic::connection::Key;
@@ -337,6 +338,9 @@ impl World {
         if is_syn {
             self.traffic.hop(packet.id);
         }
+        if self.rules.is_central() {
+            self.rules.prepare(node, queue.now(), &packet, self.fabric.netns_mut(node));
+        }
         let rules = self.rules.at(node, queue.now(), &packet);
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
         let passage = self.fabric.arrive(node, packet, &rules, &mut draws, queue);
@@ -489,6 +493,9 @@ impl World {
                 let to = self.traffic.groups[connection.group].target;
                 let (cookie, namespace) = (key.to_packet_id(), client.pod.index() as u64);
                 let dialer = Dialer { node: client.node, cookie, namespace };
+                let (service, _) = self.targets[connection.group];
+                let netns = self.fabric.netns_mut(client.node);
+                self.rules.catch_up(service, client.node, queue.now(), netns);
                 let mut draws = PacketDraws::new(&mut self.traffic, cookie, client.node);
                 self.rules.connect(dialer, queue.now(), to, &mut draws)
             }
@@ -556,6 +563,7 @@ impl World {
             Effect::RulesFlushed(node) => {
                 if let Some(syncs) = &mut self.syncs {
                     syncs.flush(node, &mut self.rules, queue);
+                    self.rules.forget_clients(node, self.fabric.netns_mut(node));
                 }
             }
             Effect::Released(pod) => {
@@ -662,10 +670,7 @@ impl World {
             return;
         };
         let node = placement.node;
-        if self.rules.virtual_servers().is_some() {
-            let ipvs = self.fabric.ipvs(node, queue.now());
-            self.rules.sync(node, queue.now(), &packet, ipvs);
-        }
+        self.rules.prepare(node, queue.now(), &packet, self.fabric.netns_mut(node));
         let Some(packet) = self.leave_pod(node, packet, queue) else {
             return;
         };
@@ -725,18 +730,21 @@ impl World {
 
     /// Lets a node's process dial the endpoint whose turn it is.
     fn dial(&mut self, key: Key, queue: &mut EventQueue<Event>) {
-        let Some(node) = self.traffic.relayed_on(key) else {
+        let Some((node, client, dials)) = self.traffic.relayed(key) else {
             return;
         };
         let Some(connection) = self.traffic.connections.get(key) else {
             return;
         };
         let target = self.targets[connection.group];
+        self.rules.catch_up(target.0, node, queue.now(), self.fabric.netns_mut(node));
+        let caller = Caller { client, again: dials > 0 };
         let lags = &self.lags;
         let order = &self.services[target.0].order_draws;
         let draw = |change, k| order.draw(lags.key(node), change, 0, k);
         let now = queue.now();
-        let Some((port, endpoint)) = self.rules.next_endpoint(target, node, now, draw) else {
+        let Some((port, endpoint)) = self.rules.next_endpoint(target, (node, now), caller, draw)
+        else {
             return self.traffic.no_endpoint(key, &mut self.outlet);
         };
         let source = self.fabric.source_address(node, endpoint.addr);

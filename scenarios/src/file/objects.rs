@@ -106,6 +106,20 @@ impl Objects {
         }
     }
 
+    /// Reports Services whose clients stay with their endpoints, for a proxy that has no such thing.
+    pub(super) fn refuse_affinity(&self, diagnostics: &mut Diagnostics) {
+        for (service, node) in &self.services {
+            if service.affinity.is_some() {
+                let span = find(node, &path(&["spec", "sessionAffinity"])).1;
+                let message = "mode article has no session affinity";
+                diagnostics.push(Diagnostic::error("conflicting-fields", span, message).help(
+                    "its nodes take turns, whoever the client is; remove `sessionAffinity`, or use \
+                     another `proxy.mode`",
+                ));
+            }
+        }
+    }
+
     fn check_selector(&self, service: &ServiceSpec, node: &Node, diagnostics: &mut Diagnostics) {
         let selector = find(node, &path(&["spec", "selector"])).1;
         if service.selector.is_empty() {

@@ -35,6 +35,10 @@ pub(super) fn config(root: &Node, name: &str, diagnostics: &mut Diagnostics) -> 
     let events = events(root, &objects, cluster.nodes, diagnostics);
     check_capacity(cluster_node, &cluster, &objects, &clients, &events, diagnostics);
     check_end(root, &events, diagnostics);
+    let proxy = proxy(root.get("proxy")?, diagnostics)?;
+    if let ProxyMode::Article(_) = proxy.mode {
+        objects.refuse_affinity(diagnostics);
+    }
     let mut deployments = Vec::new();
     for (mut deployment, _) in objects.deployments {
         let written = applications.get(&deployment.name).cloned();
@@ -45,7 +49,7 @@ pub(super) fn config(root: &Node, name: &str, diagnostics: &mut Diagnostics) -> 
     Some(Config {
         scenario: name.to_owned(),
         cluster,
-        proxy: proxy(root.get("proxy")?, diagnostics)?,
+        proxy,
         propagation: propagation?,
         kubelet: kubelet?,
         services: objects.services.into_iter().map(|(spec, _)| spec).collect(),

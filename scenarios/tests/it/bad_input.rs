@@ -721,3 +721,26 @@ fn no_bytes_crash_the_reader() {
         assert!(matches!(done.status, Some(0..=4)), "{}\n{}", folder.read("s.yaml"), done.stderr);
     }
 }
+
+#[test]
+fn affinity_where_nodes_take_turns() {
+    let folder = Folder::new();
+    let article = GOOD.replacen("cluster:", "proxy: { mode: article }\ncluster:", 1);
+    folder.write("s.yaml", &article);
+    let affinity = SHOP.replacen("spec:", "spec:\n  sessionAffinity: ClientIP", 1);
+    folder.write("shop.yaml", &affinity);
+    let done = folder.run(&["sweep", "s.yaml"]).ends_with(2);
+    expect![[r#"
+        error[conflicting-fields]: mode article has no session affinity
+         --> shop.yaml:5:20
+          |
+        5 |   sessionAffinity: ClientIP
+          |                    ^^^^^^^^
+          |
+          = help: its nodes take turns, whoever the client is; remove `sessionAffinity`, or use another `proxy.mode`
+
+        1 error; nothing was run
+    "#]].assert_eq(&done.stderr);
+    folder.write("s.yaml", GOOD);
+    folder.run(&["sweep", "s.yaml", "--replications", "2"]).ends_with(0);
+}

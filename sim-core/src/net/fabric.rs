@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netfilter_model::DeviceId;
 use netfilter_model::host::{Draws, Env, Host, RouteQuery};
-use netfilter_model::ipvs::{State, Sysctls};
+use netfilter_model::ipvs::Sysctls;
 use netfilter_model::netns::{Answer, Drop, Egress, Netns, Outcome};
 use netfilter_model::packet::{IcmpError, Packet};
 use netfilter_model::rule::{RuleRef, Rules};
@@ -117,9 +117,9 @@ impl Fabric {
         fabric
     }
 
-    /// Returns what IPVS knows on a node at a time.
-    pub fn ipvs(&mut self, node: NodeId, now: SimTime) -> &State {
-        self.nodes[node].netns.ipvs_mut(now)
+    /// Returns the network namespace of a node.
+    pub fn netns_mut(&mut self, node: NodeId) -> &mut Netns {
+        &mut self.nodes[node].netns
     }
 
     fn of(plan: AddressPlan, cluster: &ClusterConfig, balancer: Option<LoadBalancer>) -> Fabric {
@@ -168,6 +168,11 @@ impl Fabric {
         if down && is_balancer {
             machine.netns = Netns::default();
         }
+    }
+
+    /// Returns all machines: the nodes, and the load balancer if there is one.
+    pub fn machines(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len()).map(NodeId::from_index)
     }
 
     /// Returns whether a machine has failed.

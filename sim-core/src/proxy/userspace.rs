@@ -11,6 +11,7 @@
 //! Kubernetes: pkg/proxy/userspace/{proxier,roundrobin}.go of 1.25, the last minor version with
 //! this mode.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netfilter_model::Prefix;
@@ -22,6 +23,7 @@ use netfilter_model::rule::{
 
 use super::service::ServicePort;
 use super::state::State;
+use crate::time::SimTime;
 
 /// The process's ports, one for each service port in their order.
 ///
@@ -154,11 +156,33 @@ pub struct RoundRobin<T> {
     told: Vec<T>,
     list: Vec<T>,
     next: usize,
+    /// When clients were last sent somewhere, and where, if they stay there.
+    clients: BTreeMap<IpAddr, (SimTime, T)>,
+}
+
+/// For whom the process dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The client's address.
+    pub client: IpAddr,
+    /// Whether a dial for this connection has failed.
+    pub again: bool,
+}
+
+/// A caller of a service port whose clients stay with their endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sticky {
+    /// Who calls.
+    pub caller: Caller,
+    /// How long a client stays after its last call.
+    pub seconds: u32,
+    /// The time.
+    pub now: SimTime,
 }
 
 impl<T> Default for RoundRobin<T> {
     fn default() -> RoundRobin<T> {
-        RoundRobin { told: Vec::new(), list: Vec::new(), next: 0 }
+        RoundRobin { told: Vec::new(), list: Vec::new(), next: 0, clients: BTreeMap::new() }
     }
 }
 
@@ -183,6 +207,39 @@ impl<T: Copy + PartialEq> RoundRobin<T> {
         let endpoint = *self.list.get(self.next)?;
         self.next = (self.next + 1) % self.list.len();
         Some(endpoint)
+    }
+
+    /// Returns the endpoint that a client was last sent to, or the next if that was too long ago or
+    /// has just failed.
+    // Kubernetes: pkg/proxy/userspace/roundrobin.go, NextEndpoint: whole seconds, the last not
+    // included; proxysocket.go, TryConnectEndpoints
+    pub fn stay(&mut self, Sticky { caller, seconds, now }: Sticky) -> Option<T> {
+        if self.list.is_empty() {
+            return None;
+        }
+        let timeout = u64::from(seconds);
+        let known = self
+            .clients
+            .get(&caller.client)
+            .filter(|(last, _)| !caller.again && now.saturating_since(*last).as_secs() < timeout);
+        let endpoint = match known {
+            Some((_, endpoint)) => *endpoint,
+            None => self.take_turn()?,
+        };
+        self.clients.insert(caller.client, (now, endpoint));
+        Some(endpoint)
+    }
+
+    /// Forgets the clients of endpoints for which `still` has nothing; others are known by what it
+    /// has for them.
+    pub fn keep_clients(&mut self, still: impl Fn(&T) -> Option<T>) {
+        self.clients.retain(|_, (_, endpoint)| match still(endpoint) {
+            Some(same) => {
+                *endpoint = same;
+                true
+            }
+            None => false,
+        });
     }
 }
 
@@ -211,6 +268,30 @@ mod tests {
         );
         turns.update(&[], |_| 0);
         assert_eq!(turns.take_turn(), None);
+    }
+
+    #[test]
+    fn a_client_stays_until_its_time_is_up_or_a_dial_fails() {
+        let mut turns = RoundRobin::default();
+        turns.update(&["a", "b"], |_| u64::MAX);
+        let call = |turns: &mut RoundRobin<_>, last: u8, again: bool, ms: u64| {
+            let caller = Caller { client: IpAddr::from([10, 0, 0, last]), again };
+            let now = SimTime::from_nanos(ms * 1_000_000);
+            turns.stay(Sticky { caller, seconds: 10, now }).unwrap_or("none")
+        };
+        assert_eq!(call(&mut turns, 1, false, 0), "a");
+        assert_eq!(call(&mut turns, 2, false, 0), "b");
+        assert_eq!(call(&mut turns, 1, false, 9_999), "a", "which renews it");
+        assert_eq!(call(&mut turns, 1, false, 19_998), "a");
+        assert_eq!(call(&mut turns, 2, false, 10_000), "a", "ten seconds are too many");
+        assert_eq!(call(&mut turns, 1, true, 20_000), "b", "the next, and the one after it");
+        assert_eq!(call(&mut turns, 1, false, 20_001), "b");
+        turns.keep_clients(|of| Some(*of).filter(|of| *of != "b"));
+        turns.update(&["a"], |_| u64::MAX);
+        assert_eq!(call(&mut turns, 1, false, 20_002), "a");
+        turns.update(&[], |_| 0);
+        turns.keep_clients(|_| None);
+        assert_eq!(call(&mut turns, 1, false, 20_003), "none");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!
 //! Kubernetes: pkg/proxy/userspace/proxysocket.go, removed with 1.26.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use netfilter_model::packet::{L4, Packet, TcpFlags};
@@ -171,9 +172,11 @@ impl Traffic {
         }
     }
 
-    /// Returns the node on which a process relays a connection.
-    pub fn relayed_on(&self, key: Key) -> Option<NodeId> {
-        Some(self.connections.get(key)?.relay.as_ref()?.node)
+    /// Returns the node on which a process relays a connection, the address that the process knows
+    /// the client by, and how often it has dialed.
+    pub fn relayed(&self, key: Key) -> Option<(NodeId, IpAddr, usize)> {
+        let relay = self.connections.get(key)?.relay.as_ref()?;
+        Some((relay.node, relay.front.src(), relay.dials))
     }
 
     /// Takes a source port for a process on `node`.

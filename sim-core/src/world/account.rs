@@ -86,7 +86,13 @@ impl World {
         let look_back = self.fabric.greatest_latency().as_nanos();
         let needed = self.windows.first_unreported(service).unwrap_or(now).as_nanos();
         let look_back = u64::try_from(look_back).unwrap_or(u64::MAX);
-        self.rules.forget_before(service, SimTime::from_nanos(needed.saturating_sub(look_back)));
+        let before = SimTime::from_nanos(needed.saturating_sub(look_back));
+        if self.rules.forgets_clients_before(service, before) {
+            for node in self.fabric.machines() {
+                self.rules.catch_up(service, node, now, self.fabric.netns_mut(node));
+            }
+        }
+        self.rules.forget_before(service, before);
     }
 
     /// Tells when the changes of `service` went live that have done so everywhere by `now`.
@@ -207,6 +213,10 @@ impl World {
         let begun = self.inside.attempts + self.outside.attempts;
         let lost = self.inside.lost.total() + self.outside.lost.total();
         let traffic = &self.traffic;
+        // A sum of expectations says nothing beside losses that have none.
+        let called = |service: &ServiceId| !self.services[*service].loads.is_empty();
+        let has_expectation = self.has_expectation
+            && !self.services.ids().filter(called).any(|id| self.rules.has_affinity(id));
         assert_eq!(
             begun,
             lost + traffic.requests_answered + unfinished,
@@ -234,8 +244,8 @@ impl World {
             updates: self.updates,
             accepted: self.traffic.accepted,
             hops: self.traffic.hops,
-            lost_first_stale: self.has_expectation.then_some(stale),
-            expected_lost: self.has_expectation.then_some(expected),
+            lost_first_stale: has_expectation.then_some(stale),
+            expected_lost: has_expectation.then_some(expected),
             fingerprint: self.fingerprint.value(),
             syncs: self.syncs.as_ref().map(|syncs| {
                 let counts = syncs.counts();
@@ -281,6 +291,7 @@ impl World {
         // There is no closed form for a window that was cut, nor for an address that another Pod
         // got while rules still named it.
         let has_expectation = self.has_expectation
+            && !self.rules.has_affinity(window.service)
             && window.closed.is_some()
             && !self.kube.is_address_reused(window.pod);
         record::Window {

@@ -36,6 +36,7 @@ impl World {
             cluster_ip: service.cluster_ip,
             ports: service.spec.ports.iter().map(|port| (port.name.clone(), port.port)).collect(),
             endpoints: super::told(&kube, id, by_name),
+            affinity: service.spec.affinity,
         });
         let ranges = (0..config.cluster.nodes).filter_map(|node| kube::node_range(config, node));
         let mut rules = DataPlane::new(&config.cluster, &config.proxy, ranges, proxied.collect())?;

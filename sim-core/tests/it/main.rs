@@ -1,5 +1,7 @@
 //! Runs of whole clusters, held against closed forms and against themselves.
 
+mod affinity;
+mod affinity_memory;
 mod budget;
 mod closed_form;
 mod determinism;

@@ -51,6 +51,7 @@ fn service(name: &str, last: u8, endpoints: Arc<[Endpoint]>) -> ProxiedService {
         cluster_ip: Ipv4Addr::new(10, 96, 0, last),
         ports: vec![(Some("http".into()), 80)],
         endpoints: vec![endpoints],
+        affinity: None,
     }
 }
 

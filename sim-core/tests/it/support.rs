@@ -65,6 +65,7 @@ pub(crate) fn cluster(nodes: u32, replicas: u32, law: Law) -> Config {
                 port: 80,
                 target: TargetPort::Number(8080),
             }],
+            affinity: None,
         }],
         deployments: vec![DeploymentSpec {
             name: shop(),

@@ -59,20 +59,12 @@ pub(super) fn read_service(service: core::Service, findings: &mut Findings) -> O
     if ports.is_empty() && findings.errors.is_empty() {
         return Some(ignored); // only UDP or SCTP; said above
     }
-    let Service { name, selector, .. } = service;
-    Some(Object::Service(ServiceSpec { name, cluster_ip: ipv4, selector, ports }))
+    let Service { name, selector, affinity, .. } = service;
+    Some(Object::Service(ServiceSpec { name, cluster_ip: ipv4, selector, ports, affinity }))
 }
 
 /// Warns of fields that change where packets go and that the simulator does not follow.
 fn warn_unmodelled(service: &Service, at: &Path, findings: &mut Findings) {
-    if service.affinity.is_some() {
-        findings.not_modelled(
-            at.key("sessionAffinity"),
-            "session affinity is not modelled yet",
-            "every connection chooses its endpoint anew here; with affinity, a client that \
-             sticks to a deleted Pod loses more",
-        );
-    }
     if service.internal_traffic_policy == TrafficPolicy::Local {
         findings.not_modelled(
             at.key("internalTrafficPolicy"),

@@ -80,9 +80,28 @@ fn the_service_of_an_nginx_tutorial() {
                 port: 8080,
                 target: TargetPort::Number(80)
             }],
+            affinity: None,
         })
     );
     assert_eq!(manifest.warnings.len(), 1, "NodePort is not modelled");
+}
+
+#[test]
+fn clients_stay_for_three_hours_unless_told_otherwise() {
+    let affinity = |config: Value| {
+        let manifest = read(&service(|value| {
+            value["spec"]["type"] = json!("ClusterIP");
+            value["spec"]["sessionAffinity"] = json!("ClientIP");
+            value["spec"]["sessionAffinityConfig"] = config.clone();
+        }));
+        assert_eq!(manifest.warnings, []);
+        match manifest.object {
+            Object::Service(spec) => spec.affinity.map(|timeout| timeout.as_secs()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(affinity(Value::Null), Some(10_800));
+    assert_eq!(affinity(json!({ "clientIP": { "timeoutSeconds": 180 } })), Some(180));
 }
 
 #[test]

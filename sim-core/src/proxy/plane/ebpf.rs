@@ -85,7 +85,12 @@ impl Ebpf {
     }
 
     /// Makes a service port's entries: the endpoints that the controller gives take connections.
-    pub(super) fn make(&mut self, port: ServicePortId, endpoints: &[Endpoint]) -> Frontend {
+    pub(super) fn make(
+        &mut self,
+        port: ServicePortId,
+        affinity: Option<u32>,
+        endpoints: &[Endpoint],
+    ) -> Frontend {
         let slots = endpoints.iter().map(|endpoint| {
             let Endpoint { addr, port: number, .. } = *endpoint;
             let backends = &mut self.backends;
@@ -105,7 +110,21 @@ impl Ebpf {
             }
         };
         let plain = Frontend::new(FrontendKind::ClusterIp, slots);
-        Frontend { rev_nat: rev_nat(port), maglev, ..plain }
+        Frontend { rev_nat: rev_nat(port), affinity, maglev, ..plain }
+    }
+
+    /// Lets a node forget which clients stay with an endpoint that is gone.
+    pub(super) fn forget_clients_of(
+        &mut self,
+        node: NodeId,
+        port: ServicePortId,
+        endpoint: &Endpoint,
+    ) {
+        if let Some(id) = self.ids.get(&(port, endpoint.addr, endpoint.port))
+            && let Some(programs) = self.nodes.get_mut(&node)
+        {
+            programs.forget_clients_of(*id);
+        }
     }
 
     fn settings(&self) -> Settings {
@@ -118,10 +137,10 @@ impl Ebpf {
 }
 
 /// Returns how many entries a service port has: its own and the one for the way back; of each
-/// endpoint, its place and itself.
-pub(super) fn tally(endpoints: usize) -> Tally {
+/// endpoint, its place and itself and, with affinity, that clients may stay with it.
+pub(super) fn tally(endpoints: usize, affinity: bool) -> Tally {
     let endpoints = endpoints as u64;
-    let held = RuleCounts { filter: 0, nat: 2 + 2 * endpoints };
+    let held = RuleCounts { filter: 0, nat: 2 + (2 + u64::from(affinity)) * endpoints };
     Tally { services: 1, endpoints, held, shared: RuleCounts::default() }
 }
 
@@ -305,8 +324,7 @@ impl View for NodeView<'_> {
         Some((port.cluster_ip, port.port))
     }
 
-    fn affinity_match(&self, _: RevNatId, _: BackendId) -> bool {
-        // Clients of simulated Services do not stay with their backends.
-        false
+    fn affinity_match(&self, frontend: RevNatId, backend: BackendId) -> bool {
+        self.endpoint(backend).is_some_and(|(port, _)| rev_nat(port) == frontend)
     }
 }

@@ -76,6 +76,11 @@ impl Iptables {
         self.endpoints = self.endpoints + new - old;
     }
 
+    /// Returns the chain of an endpoint, by whose name clients are remembered.
+    pub(super) fn chain_of(&self, id: ServicePortId, endpoint: &Endpoint) -> Option<&str> {
+        Some(&self.texts.get(&(id, endpoint.addr, endpoint.port))?.chain)
+    }
+
     /// Returns how many rules a service port adds, and how many of those every sync writes.
     pub(super) fn counts(&self, fragment: &Fragment) -> (RuleCounts, RuleCounts) {
         let of = |table| fragment.rule_count(&self.common.base, table) as u64;

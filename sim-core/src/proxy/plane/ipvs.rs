@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use netfilter_model::hook::{Hook, Table};
-use netfilter_model::ipvs::{self, Destination, Service, ServiceId, State};
+use netfilter_model::ipvs::{self, Destination, Persistence, Service, ServiceId, State};
 use netfilter_model::packet::Packet;
 use netfilter_model::rule::{
     Base, Chain, ChainId, Nat, NatRange, Origin, Rule, Rules, SlotHit, SlotId, Target,
@@ -121,6 +121,8 @@ impl Ipvs {
         servers.synced = Some(ordinal);
         let id = ServiceId::Address(port.name.protocol, port.cluster_ip, port.port);
         let mut service = Service::new(id, self.scheduler.as_str());
+        let timeout = port.affinity;
+        service.persistence = timeout.map(|timeout| Persistence { timeout, len: 32 });
         if self.scheduler == "mh" {
             service.flags.push("mh-port".into());
         }

@@ -4,6 +4,7 @@
 //! them; what a node holds at a time is a view of those versions ([`NodeRules`]). Every mode
 //! serves ClusterIP Services of TCP, with flannel's rules around them.
 
+mod affinity;
 mod article;
 mod ebpf;
 mod flannel;
@@ -33,6 +34,7 @@ use netfilter_model::{DeviceNameError, Prefix};
 
 pub use self::ebpf::{Dialed, Dialer, NoEndpoint};
 
+use self::affinity::Seen;
 use self::article::Article;
 use self::ebpf::Ebpf;
 use self::iptables::Iptables;
@@ -45,6 +47,7 @@ use super::profile::Profile;
 use super::service::{ServicePort, ServicePortName};
 use super::state::{NodeInfo, State};
 use super::sync::cost::{Rules as RuleCounts, Tally};
+use super::userspace::{Caller, Sticky};
 use crate::config::{ClusterConfig, Ipv4Cidr, ObjectName, ProxyConfig, ProxyMode};
 use crate::ids::{Id, IdVec, NodeId, PodId, ServiceId, ServicePortId};
 use crate::kube::endpoint_slice::{Endpoint, ServiceEndpoints};
@@ -64,6 +67,8 @@ pub struct ProxiedService {
     pub ports: Vec<(Option<String>, u16)>,
     /// Its endpoints at the start.
     pub endpoints: ServiceEndpoints,
+    /// How long a client stays with its endpoint; whole seconds.
+    pub affinity: Option<Duration>,
 }
 
 /// What the proxies of all nodes hold.
@@ -80,6 +85,8 @@ pub struct DataPlane {
     /// flannel's rules about a node's own Pods.
     local: Vec<[Rule; 3]>,
     mode: Mode,
+    /// Nodes keep something that is to be brought up to date before packets.
+    keeps_state: bool,
 }
 
 #[derive(Debug)]
@@ -99,6 +106,8 @@ enum Mode {
 struct ServiceState {
     history: History<ServiceRules>,
     ports: Vec<ServicePortId>,
+    /// What nodes' memories of its clients are of, if they stay with their endpoints.
+    seen: Option<Seen>,
 }
 
 /// One service port.
@@ -148,6 +157,16 @@ pub enum PlaneError {
     /// A device's name.
     #[error(transparent)]
     Device(DeviceNameError),
+}
+
+impl ProxiedService {
+    /// Returns a port of it.
+    fn port(&self, name: ServicePortName, number: u16) -> ServicePort {
+        ServicePort {
+            affinity: self.affinity.map(|timeout| timeout.as_secs() as u32),
+            ..ServicePort::cluster_ip_only(name, self.cluster_ip.into(), number)
+        }
+    }
 }
 
 impl ServiceRules {
@@ -248,6 +267,8 @@ impl DataPlane {
             },
             local,
             config,
+            keeps_state: matches!(proxy.mode, ProxyMode::Ipvs(_))
+                || services.iter().any(|service| service.affinity.is_some()),
         };
         for service in services {
             plane.add_service(service)?;
@@ -265,7 +286,7 @@ impl DataPlane {
                 service: id,
                 index,
                 name: (*name.text).into(),
-                port: ServicePort::cluster_ip_only(name, service.cluster_ip.into(), *number),
+                port: service.port(name, *number),
             });
             if let Mode::Userspace(mode) = &mut self.mode {
                 mode.add(&self.ports[port].port);
@@ -274,7 +295,8 @@ impl DataPlane {
             ports.push(port);
         }
         let rules = self.make(&ports, &service.endpoints)?;
-        self.services.push(ServiceState { history: History::new(rules), ports });
+        let seen = service.affinity.map(|_| Seen::default());
+        self.services.push(ServiceState { history: History::new(rules), ports, seen });
         Ok(())
     }
 
@@ -412,7 +434,7 @@ impl DataPlane {
     pub fn tally_of(&mut self, endpoints: u32) -> Result<Tally, PlaneError> {
         if let Mode::Ebpf(_) = self.mode {
             // Making entries would number backends that nobody has.
-            return Ok(ebpf::tally(endpoints as usize));
+            return Ok(ebpf::tally(endpoints as usize, false));
         }
         let name = ObjectName { namespace: "other".to_owned(), name: "service".to_owned() };
         let name = ServicePortName::new(&name, None, Protocol::TCP);
@@ -457,8 +479,9 @@ impl DataPlane {
                 (Made::Nothing, held, RuleCounts::default())
             }
             Mode::Ebpf(mode) => {
-                let Tally { held, shared, .. } = ebpf::tally(endpoints.len());
-                (Made::Frontend(mode.make(id, endpoints)), held, shared)
+                let affinity = port.affinity;
+                let Tally { held, shared, .. } = ebpf::tally(endpoints.len(), affinity.is_some());
+                (Made::Frontend(mode.make(id, affinity, endpoints)), held, shared)
             }
             // Where a Service's packets come from Pods, and where from the node.
             Mode::Userspace(_) => {
@@ -472,6 +495,12 @@ impl DataPlane {
     /// Returns the versions of `service`.
     pub fn history(&self, service: ServiceId) -> &History<ServiceRules> {
         &self.services[service].history
+    }
+
+    /// Returns whether [`DataPlane::forget_before`] would forget versions of whose clients nodes
+    /// may remember something: then they have to catch up first ([`DataPlane::catch_up`]).
+    pub fn forgets_clients_before(&self, service: ServiceId, time: SimTime) -> bool {
+        self.has_affinity(service) && self.services[service].history.forgets_before(time)
     }
 
     /// Forgets versions of `service` that no node has had since `time`.
@@ -556,12 +585,15 @@ impl DataPlane {
         matches!(self.mode, Mode::Ipvs(_)).then(|| SocketAddr::new(cluster_ip, port))
     }
 
-    /// Brings what a node has of the service port that a packet is for up to date; `ipvs` is what
-    /// the node's IPVS knows at `now`.
-    pub fn sync(&mut self, node: NodeId, now: SimTime, packet: &Packet, ipvs: &IpvsState) {
-        let Some(id) = self.addressed(packet) else {
-            return;
-        };
+    /// Brings a node's virtual server of a service port up to date; `ipvs` is what the node's IPVS
+    /// knows at `now`.
+    fn sync_virtual_server(
+        &mut self,
+        node: NodeId,
+        now: SimTime,
+        id: ServicePortId,
+        ipvs: &IpvsState,
+    ) {
         let Port { service, index, port, .. } = &self.ports[id];
         let version = self.services[*service].history.at(node, now);
         let live = (version.ordinal, &*version.content.ports[*index].endpoints);
@@ -631,13 +663,13 @@ impl DataPlane {
     }
 
     /// Returns the endpoint that the process on `node` dials next for the port at `index` of
-    /// `service`. `draw` gives the draws for the order of a list that is new to it, by the
-    /// number of the change.
+    /// `service`, for a client. `draw` gives the draws for the order of a list that is new to it,
+    /// by the number of the change.
     pub fn next_endpoint(
         &mut self,
         (service, index): (ServiceId, usize),
-        node: NodeId,
-        now: SimTime,
+        (node, now): (NodeId, SimTime),
+        caller: Caller,
         draw: impl Fn(u32, u32) -> u64,
     ) -> Option<(ServicePortId, Endpoint)> {
         let state = &self.services[service];
@@ -647,7 +679,8 @@ impl DataPlane {
         let Mode::Userspace(mode) = &mut self.mode else {
             return None;
         };
-        let next = mode.next(node, port, endpoints, |k| draw(version.ordinal, k));
+        let sticky = self.ports[port].port.affinity.map(|seconds| Sticky { caller, seconds, now });
+        let next = mode.next(node, port, endpoints, sticky, |k| draw(version.ordinal, k));
         next.map(|endpoint| (port, endpoint))
     }
 

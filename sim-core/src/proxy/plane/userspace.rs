@@ -14,7 +14,7 @@ use super::{DataPlane, flannel};
 use crate::ids::{Id, IdVec, NodeId, ServicePortId};
 use crate::kube::endpoint_slice::Endpoint;
 use crate::proxy::service::ServicePort;
-use crate::proxy::userspace::{self, RoundRobin, Slots};
+use crate::proxy::userspace::{self, RoundRobin, Slots, Sticky};
 
 /// What nodes hold.
 #[derive(Debug)]
@@ -60,11 +60,25 @@ impl Userspace {
         node: NodeId,
         port: ServicePortId,
         endpoints: &[Endpoint],
+        sticky: Option<Sticky>,
         draw: impl Fn(u32) -> u64,
     ) -> Option<Endpoint> {
         let turns = self.turns.entry((node, port)).or_default();
         turns.update(endpoints, draw);
-        turns.take_turn()
+        match sticky {
+            Some(sticky) => turns.stay(sticky),
+            None => turns.take_turn(),
+        }
+    }
+
+    /// Has a node's process forget clients of endpoints that are not among these.
+    pub(super) fn keep_clients(&mut self, node: NodeId, port: ServicePortId, to: &[Endpoint]) {
+        if let Some(turns) = self.turns.get_mut(&(node, port)) {
+            turns.keep_clients(|of| {
+                let is_it = |new: &&Endpoint| (new.addr, new.port) == (of.addr, of.port);
+                to.iter().find(is_it).copied()
+            });
+        }
     }
 
     /// Returns the rules of all service ports, with where they go, as node `node` has them.
