@@ -68,6 +68,7 @@ fn point(
                     holders: nodes,
                     updates: 2.0 * nodes,
                     hops: Some(1.0 - 1.0 / nodes),
+                    rules: Some(45.0),
                     sync_s: None,
                 },
             }
@@ -223,7 +224,9 @@ fn rollout(
         updates: 0,
         accepted: 0,
         hops: 0,
+        rules_passed: 0.0,
         syncs: None,
+        balance: None,
     });
     out.into_records()
 }

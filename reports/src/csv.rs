@@ -22,7 +22,7 @@ use sim_core::record::{Cause, Loss, LostByCause, Propagation, Run, Window};
 use sim_core::time::SimTime;
 
 use crate::collect::TimelineBin;
-use crate::stats::{Interval, PointSummary};
+use crate::stats::{Interval, PointSummary, balance_p};
 
 /// The columns of `windows.csv`. Later columns may only be appended.
 pub const WINDOWS_COLUMNS: &str = "scenario,point,run,seed,window,opened_by,service,pod,node,\
@@ -214,7 +214,8 @@ impl Row for Run {
         columns.extend(split(
             "misdelivered_outside,unfinished,windows,lost_first_stale,expected_lost,fingerprint,\
              rule_holders,rule_updates,hops,\
-             syncs,full_syncs,failed_syncs,sync_s,lock_wait_s",
+             syncs,full_syncs,failed_syncs,sync_s,lock_wait_s,\
+             balance_chi2,balance_df,balance_p,rules_passed",
         ));
         columns
     }
@@ -247,6 +248,10 @@ impl Row for Run {
         row.push_option(self.syncs.map(|syncs| syncs.failed));
         row.push_option(self.syncs.map(|syncs| seconds(syncs.busy.as_nanos())));
         row.push_option(self.syncs.map(|syncs| seconds(syncs.lock_wait.as_nanos())));
+        row.push_float_option(self.balance.map(|balance| balance.chi2));
+        row.push_option(self.balance.map(|balance| balance.freedom));
+        row.push_float_option(self.balance.as_ref().map(balance_p));
+        row.push_float_option(self.mean_rules_passed());
     }
 }
 
@@ -348,6 +353,7 @@ pub fn write_sweep<W: io::Write>(out: W, points: &[PointSummary]) -> Result<W, E
         "stale_max_s_mean,last_node_lag_s_mean,last_node_lag_s_sd,last_node_lag_s_ci95_low,\
          last_node_lag_s_ci95_high,last_node_lag_s_closed_form,expected_lost_mean,\
          lost_first_stale_mean,rule_holders_mean,rule_updates_mean,hops_mean,\
+         rules_passed_mean,\
          sync_s_mean,sync_s_sd,sync_s_ci95_low,sync_s_ci95_high",
     ));
     csv.write_record(&columns)?;
@@ -379,6 +385,7 @@ pub fn write_sweep<W: io::Write>(out: W, points: &[PointSummary]) -> Result<W, E
         row.push_float_option(Some(point.holders));
         row.push_float_option(Some(point.updates));
         row.push_float_option(point.hops);
+        row.push_float_option(point.rules.map(|i| i.mean));
         row.push_interval(point.sync_s);
         csv.write_record(&row.0)?;
     }

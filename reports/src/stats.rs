@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use sim_core::record::{Cause, Run, Window};
+use sim_core::record::{Balance, Cause, Run, Window};
 
 /// A mean and its two-sided 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -137,6 +137,38 @@ fn t_within(t: f64, df: u64) -> f64 {
     2.0 / std::f64::consts::PI * (libm::atan(t / n.sqrt()) + sin * sum)
 }
 
+/// Returns the probability that χ² with `freedom` degrees of freedom is above `x`: Abramowitz and
+/// Stegun 26.4.4 and 26.4.5, finite for whole degrees of freedom.
+///
+/// # Panics
+///
+/// If `freedom` is 0.
+pub fn chi_square_tail(x: f64, freedom: u64) -> f64 {
+    assert!(freedom > 0, "χ² with 0 degrees of freedom");
+    if x <= 0.0 {
+        return 1.0;
+    }
+    let half = x / 2.0;
+    // Terms are kept as logarithms: exp(-x/2) alone may be below what an f64 holds.
+    let (mut sum, mut log_term, from) = if freedom.is_multiple_of(2) {
+        (0.0, -half, 2.0)
+    } else {
+        let log_density = 0.5 * libm::log(half / std::f64::consts::PI) - half;
+        (libm::erfc(half.sqrt()), log_density + std::f64::consts::LN_2, 3.0)
+    };
+    let terms = freedom / 2;
+    for index in 0..terms {
+        sum += libm::exp(log_term);
+        log_term += libm::log(half / (from / 2.0 + index as f64));
+    }
+    sum.min(1.0)
+}
+
+/// Returns the probability of choices at least as uneven as these, if all endpoints are as likely.
+pub fn balance_p(balance: &Balance) -> f64 {
+    chi_square_tail(balance.chi2, balance.freedom)
+}
+
 /// One swept parameter's value at a point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
@@ -157,6 +189,8 @@ pub struct Upkeep {
     pub updates: f64,
     /// From machine to machine, by a connection's first packet.
     pub hops: Option<f64>,
+    /// Rules that it passes, on all machines.
+    pub rules: Option<f64>,
     /// Seconds of one sync in mean, where proxies sync.
     pub sync_s: Option<f64>,
 }
@@ -168,6 +202,7 @@ impl Upkeep {
             holders: f64::from(run.holders),
             updates: run.updates as f64,
             hops: run.mean_hops(),
+            rules: run.mean_rules_passed(),
             sync_s: syncs.map(|syncs| syncs.busy.as_secs_f64() / syncs.syncs as f64),
         }
     }
@@ -277,6 +312,8 @@ pub struct PointSummary {
     pub updates: f64,
     /// From machine to machine, by a connection's first packet, in mean.
     pub hops: Option<f64>,
+    /// Rules that it passes, on all machines.
+    pub rules: Option<Interval>,
     /// Seconds of one sync, where proxies sync.
     pub sync_s: Option<Interval>,
 }
@@ -326,6 +363,7 @@ impl PointSummary {
             holders: mean(&over(&|r| Some(r.upkeep.holders))).unwrap_or_default(),
             updates: mean(&over(&|r| Some(r.upkeep.updates))).unwrap_or_default(),
             hops: mean(&over(&|r| r.upkeep.hops)),
+            rules: Interval::of(&over(&|r| r.upkeep.rules)),
             sync_s: Interval::of(&over(&|r| r.upkeep.sync_s)),
         }
     }
@@ -369,6 +407,29 @@ mod tests {
         }
         assert!((t_quantile_975(10_000) - t_quantile_975(10_001)).abs() < 1e-6);
         assert!(t_quantile_975(u64::MAX) - 1.959_963_984_540_05 < 1e-10);
+    }
+
+    #[test]
+    fn tails_of_chi_square_are_those_of_the_tables() {
+        // Quantiles of Abramowitz and Stegun, table 26.8, and closed forms.
+        for (x, freedom, p) in [
+            (3.841_459, 1, 0.05),
+            (5.991_465, 2, 0.05),
+            (7.814_728, 3, 0.05),
+            (18.307_04, 10, 0.05),
+            (21.666, 9, 0.01),
+            (0.710_721, 4, 0.95),
+            (118.498, 100, 0.1),
+            (82.358_1, 100, 0.9),
+        ] {
+            let got = chi_square_tail(x, freedom);
+            assert!((got - p).abs() < 1e-5, "{x} {freedom}: {got}, not {p}");
+        }
+        assert_eq!(chi_square_tail(0.0, 3), 1.0);
+        assert!((chi_square_tail(20.0, 2) - (-10.0_f64).exp()).abs() < 1e-18);
+        // Far out, and many degrees of freedom: near the normal distribution.
+        assert_eq!(chi_square_tail(1e6, 3), 0.0);
+        assert!((chi_square_tail(100_000.0, 100_000) - 0.499).abs() < 2e-3);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use sim_core::record::{Cause, Ended, LostByCause, Window};
 
 use crate::collect::RunRecords;
 use crate::plot::{Axis, Spread, label_of, mean_and_spread, with_half_width};
-use crate::stats::PointSummary;
+use crate::stats::{PointSummary, balance_p};
 
 const COLUMNS: u16 = 100;
 
@@ -129,6 +129,14 @@ pub fn run(summary: &RunSummary<'_>) -> String {
     if misdelivered > 0 {
         let attempts = plural(misdelivered, "attempt");
         out.push_str(&format!("{attempts} answered by another workload, not counted as lost\n"));
+    }
+    if let Some(balance) = &run.balance {
+        out.push_str(&format!(
+            "endpoints chosen alike often: p = {} (χ² {} over {})\n",
+            probability(balance_p(balance)),
+            rounded(balance.chi2),
+            format_args!("{} of freedom", plural(balance.freedom, "degree")),
+        ));
     }
     if run.unfinished > 0 {
         let attempts = plural(run.unfinished, "attempt");
@@ -474,7 +482,7 @@ fn upkeep_table(axes: &[Axis], points: &[PointSummary]) -> String {
     let varied: Vec<usize> = (0..axes.len()).filter(|&a| distinct(points, a).len() > 1).collect();
     let mut header = vec!["point"];
     header.extend(varied.iter().map(|&a| axes[a].title.as_str()));
-    header.extend(["hops", "rules on", "updates", "if one fails", "last node", "a sync"]);
+    header.extend(["hops", "passed", "rules on", "updates", "if one fails", "last node", "a sync"]);
     let seconds = |s: f64| duration(Duration::from_secs_f64(s));
     let row = |point: &PointSummary| {
         let mut row = vec![point.point.to_string()];
@@ -484,6 +492,7 @@ fn upkeep_table(axes: &[Axis], points: &[PointSummary]) -> String {
         let (nothing, holders) = ("-".to_owned(), point.holders);
         row.extend([
             point.hops.map_or(nothing.clone(), |hops| format!("{hops:.2}")),
+            point.rules.map_or(nothing.clone(), |rules| rounded(rules.mean)),
             plural(holders.round() as u64, "machine"),
             rounded(point.updates),
             if holders > 0.0 { percent(1.0 / holders) } else { nothing.clone() },
@@ -498,7 +507,8 @@ fn upkeep_table(axes: &[Axis], points: &[PointSummary]) -> String {
     if points.len() > MOST_POINTS {
         out.push_str(&format!("(the first {MOST_POINTS} points of {})\n", points.len()));
     }
-    let notes = "hops: from machine to machine, of a connection's first packet; updates: changes \
+    let notes = "hops, passed: from machine to machine, and the rules that are passed in chains, of a \
+                 connection's first packet; updates: changes \
                  of a Service, for each machine that had to learn of it; if one fails: the share \
                  of clients that loses all of its Services";
     for line in wrap(notes) {
@@ -654,6 +664,11 @@ fn cut(name: &str, most: usize) -> String {
     let tail = (2 * most / 3).max(LEAST_NAME - 3).min(most.saturating_sub(1));
     let head = most.saturating_sub(tail + 1);
     chars[..head].iter().chain(['…'].iter()).chain(&chars[chars.len() - tail..]).collect()
+}
+
+/// Returns a probability to three digits.
+fn probability(p: f64) -> String {
+    if p > 0.0 && p < 0.001 { "<0.001".to_owned() } else { format!("{p:.3}") }
 }
 
 fn plural(n: u64, noun: &str) -> String {

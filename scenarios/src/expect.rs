@@ -62,6 +62,7 @@ enum Metric {
     ExpectedLost,
     StaleMax,
     StaleMean,
+    BalanceP,
     End,
 }
 
@@ -82,6 +83,7 @@ pub(crate) const METRICS: &[(&str, &str)] = &[
     ("expected_lost", "the expectation of lost_first_stale"),
     ("stale_max_s", "longest that a node's rules outlived a listener, in seconds"),
     ("stale_mean_s", "mean of the same over nodes and windows, in seconds"),
+    ("balance_p", "probability of endpoints being chosen so unevenly, if all are as likely"),
     ("end_s", "when the run ended, in seconds"),
 ];
 
@@ -249,6 +251,7 @@ fn parse_metric(name: &str, cause: Option<Cause>) -> Result<Metric, ParseError> 
         "expected_lost" => Metric::ExpectedLost,
         "stale_max_s" => Metric::StaleMax,
         "stale_mean_s" => Metric::StaleMean,
+        "balance_p" => Metric::BalanceP,
         "end_s" => Metric::End,
         _ => {
             let names = || METRICS.iter().map(|&(name, _)| name);
@@ -299,6 +302,7 @@ impl Metric {
                 let means: Vec<f64> = windows.filter_map(|w| w.stale_mean_s).collect();
                 (!means.is_empty()).then(|| means.iter().sum::<f64>() / means.len() as f64)
             }
+            Metric::BalanceP => run.balance.as_ref().map(reports::stats::balance_p),
             Metric::End => Some(run.end.as_secs_f64()),
         }
     }

@@ -125,6 +125,11 @@ impl<T> History<T> {
         History { first: 0, versions: VecDeque::from([version]) }
     }
 
+    /// Returns the number of the oldest version that any node has.
+    pub fn first(&self) -> u32 {
+        self.first
+    }
+
     /// Appends a version committed at `now` that goes live on node i after `lags[i]`, and
     /// returns it.
     pub fn commit(

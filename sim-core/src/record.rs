@@ -227,6 +227,16 @@ pub struct Syncs {
     pub lock_wait: Duration,
 }
 
+/// How evenly endpoints were chosen: Pearson's χ², summed over versions of endpoint lists, each
+/// against equal shares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Balance {
+    /// The statistic.
+    pub chi2: f64,
+    /// Its degrees of freedom.
+    pub freedom: u64,
+}
+
 /// What opened a deletion window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OpenedBy {
@@ -357,6 +367,9 @@ pub struct Run {
     pub accepted: u64,
     /// From machine to machine, by the first packets of these.
     pub hops: u64,
+    /// Rules that the first packets of these passed, on all machines: as many as the kernel looks at
+    /// in chains, one after the other. Of Services that are only counted, half stand before one.
+    pub rules_passed: f64,
     /// Sum over windows.
     pub lost_first_stale: Option<u64>,
     /// Sum over windows.
@@ -365,11 +378,18 @@ pub struct Run {
     pub fingerprint: u64,
     /// The proxies' syncs, where they sync.
     pub syncs: Option<Syncs>,
+    /// How evenly first attempts were spread, if there were enough to tell.
+    pub balance: Option<Balance>,
 }
 
 impl Run {
     /// Returns how often a connection's first packet came from one machine to another, in mean.
     pub fn mean_hops(&self) -> Option<f64> {
         (self.accepted > 0).then(|| self.hops as f64 / self.accepted as f64)
+    }
+
+    /// Returns how many rules a connection's first packet passed, in mean.
+    pub fn mean_rules_passed(&self) -> Option<f64> {
+        (self.accepted > 0).then(|| self.rules_passed / self.accepted as f64)
     }
 }

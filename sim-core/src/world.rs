@@ -1,6 +1,7 @@
 //! A run: all components, and what passes between them.
 
 mod account;
+mod balance;
 mod setup;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use netfilter_model::packet::{IcmpError, Packet, TcpFlags};
 use netfilter_model::rule::RuleRef;
 use netfilter_model::tuple::{Protocol, Tuple};
 
+use self::balance::Choices;
 use crate::config::{Config, Machine};
 use crate::engine::queue::EventQueue;
 use crate::engine::rng::{Seed, Stream};
@@ -128,6 +130,9 @@ pub struct World {
     outside: Counts,
     /// Changes times machines that were told.
     updates: u64,
+    /// Services that are only counted.
+    others: u32,
+    choices: Choices,
     fingerprint: Fingerprint,
     effects: Vec<Effect>,
     outlet: Outlet,
@@ -344,6 +349,9 @@ impl World {
         let rules = self.rules.at(node, queue.now(), &packet);
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
         let passage = self.fabric.arrive(node, packet, &rules, &mut draws, queue);
+        if is_syn {
+            self.traffic.passed(packet.id, self.fabric.evaluated);
+        }
         if let Passage::Travelling(rule, sent) = &passage
             && is_syn
         {
@@ -505,12 +513,16 @@ impl World {
             Dialed::ToService => self.traffic.begin(key, queue, &mut self.outlet),
             Dialed::Nowhere => self.traffic.fail_to_connect(key, queue, &mut self.outlet),
             Dialed::ToEndpoint(port, endpoint) => {
+                let Some(connection) = self.traffic.connections.get(key) else {
+                    return;
+                };
+                let node = connection.client.node;
                 let Some(tuple) = self.traffic.translate(key, (endpoint.addr, endpoint.port))
                 else {
                     return;
                 };
                 self.traffic.begin(key, queue, &mut self.outlet);
-                self.choose(key, (port, endpoint.pod), tuple, queue.now());
+                self.choose(key, (port, endpoint.pod), tuple, (node, queue.now()));
             }
         }
     }
@@ -677,8 +689,12 @@ impl World {
         let rules = self.rules.at(node, queue.now(), &packet);
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
         let passage = self.fabric.send(node, packet, &rules, &mut draws, queue);
+        let is_syn = packet.tcp_flags() == Some(TcpFlags::SYN);
+        if is_syn {
+            self.traffic.passed(packet.id, self.fabric.evaluated);
+        }
         if let Passage::Travelling(rule, sent) = &passage
-            && packet.tcp_flags() == Some(TcpFlags::SYN)
+            && is_syn
         {
             self.chosen((node, queue.now()), *rule, sent);
         }
@@ -703,7 +719,7 @@ impl World {
                     && packet.tcp_flags() == Some(TcpFlags::SYN)
                 {
                     let key = Key::from_packet_id(packet.id);
-                    self.choose(key, (port, endpoint.pod), sent.tuple, now);
+                    self.choose(key, (port, endpoint.pod), sent.tuple, (node, now));
                 }
                 Some(sent)
             }
@@ -725,6 +741,9 @@ impl World {
         let rules = self.rules.at(node, queue.now(), &packet);
         let mut draws = PacketDraws::new(&mut self.traffic, packet.id, node);
         let passage = self.fabric.send_local(node, packet, &rules, &mut draws, queue);
+        if packet.tcp_flags() == Some(TcpFlags::SYN) {
+            self.traffic.passed(packet.id, self.fabric.evaluated);
+        }
         self.on_passage(passage, queue);
     }
 
@@ -750,7 +769,7 @@ impl World {
         let source = self.fabric.source_address(node, endpoint.addr);
         let from = self.traffic.relay_port(node);
         let to = Tuple::v4(Protocol::TCP, source, from, endpoint.addr, endpoint.port);
-        self.choose(key, (port, endpoint.pod), to, now);
+        self.choose(key, (port, endpoint.pod), to, (node, now));
         self.traffic.dial(key, to, queue, &mut self.outlet);
     }
 
@@ -762,7 +781,7 @@ impl World {
         };
         let (service, _) = self.targets[connection.group];
         if let Some(choice) = self.rules.chosen(service, at, rule, sent) {
-            self.choose(key, choice, sent.tuple, at.1);
+            self.choose(key, choice, sent.tuple, at);
         }
     }
 
@@ -772,7 +791,7 @@ impl World {
         key: Key,
         (port, endpoint): (ServicePortId, PodId),
         tuple: Tuple,
-        now: SimTime,
+        (node, now): (NodeId, SimTime),
     ) {
         let Some(connection) = self.traffic.connections.get_mut(key) else {
             return;
@@ -785,6 +804,11 @@ impl World {
         let before = connection.endpoint.replace(endpoint);
         connection.endpoint_tuple = Some(tuple);
         connection.rule = Some(port);
+        if before.is_none() {
+            let (first, ordinal, endpoints) = self.rules.choices(port, node, now);
+            self.choices.forget_before(port, first);
+            self.choices.add((port, ordinal), endpoints, endpoint);
+        }
         if let Some(before) = before
             && let Some(window) = self.windows.ended(service, before)
         {

@@ -81,7 +81,9 @@ fn run(end: f64) -> Run {
         updates: 0,
         accepted: 0,
         hops: 0,
+        rules_passed: 0.0,
         syncs: None,
+        balance: None,
     }
 }
 

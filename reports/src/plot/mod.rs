@@ -204,13 +204,14 @@ fn shrink(large: &[u8], width: u32, height: u32, factor: u32) -> Vec<u8> {
 
 /// Lays out the charts of a sweep: what is lost along its main axis, the same as a heat map if
 /// there is a second axis, the time until the last node has a change, what a sync takes where
-/// proxies sync, and losses by cause.
+/// proxies sync, rules passed where the number of Services varies, and losses by cause.
 pub fn sweep_charts(sweep: &SweepView<'_>) -> Vec<Chart> {
     let scenes = [
         ("loss", Some(sweep::loss(sweep))),
         ("loss_heat", heat::heat(sweep)),
         ("last_node", sweep::last_node(sweep)),
         ("sync", sweep::sync(sweep)),
+        ("passed", sweep::passed(sweep)),
         ("loss_by_cause", Some(causes::causes(sweep))),
     ];
     let chart = |(name, scene): (&'static str, Option<Scene>)| {

@@ -68,7 +68,11 @@ fn is_nodes(path: &str) -> bool {
 }
 
 fn is_delay(path: &str) -> bool {
-    path.starts_with("propagation.") && !path.contains(".otherServices.")
+    path.starts_with("propagation.") && !is_services(path)
+}
+
+fn is_services(path: &str) -> bool {
+    path.contains(".otherServices.")
 }
 
 /// Returns a value as a label: `300ms`, `100 nodes`, `ipvs`, `preStop sleep 3 s`.
@@ -355,44 +359,75 @@ pub(super) fn last_node(sweep: &SweepView<'_>) -> Option<Scene> {
 
 /// Draws how long a sync takes along the number of Services, or whatever else makes it long.
 pub(super) fn sync(sweep: &SweepView<'_>) -> Option<Scene> {
-    let takes = |p: &PointSummary| p.sync_s;
-    let sentence = range(sweep, |p| takes(p).map(|i| i.mean), (" s", " s"))?;
-    let title = "How long does a sync of the proxy take?".to_owned();
-    let Some(x) = along(sweep, |path| path.contains(".otherServices.")) else {
-        let bars = sweep.points.iter().filter_map(|point| {
-            let interval = takes(point)?;
-            Some(Bar {
-                label: point_label(sweep, point),
-                segments: vec![(interval.mean, BLUE, String::new())],
-                interval: interval.ci95,
-                end: format!("{} s", with_half_width(&interval)),
-            })
-        });
-        return Some(bars::bars(&Bars {
-            title,
-            sentence,
-            caption: caption(sweep, "whisker: 95 % interval of the mean"),
-            x_title: "from the start of a sync until its rules are live, seconds".to_owned(),
-            bars: bars.collect(),
-            nothing: "no proxy synced",
-        }));
+    let chart = Upkeep {
+        title: "How long does a sync of the proxy take?",
+        measure: "from the start of a sync until its rules are live, seconds",
+        unit: " s",
+        nothing: "no proxy synced",
     };
-    Some(along_lines(
-        sweep,
-        x,
-        &takes,
-        Lines {
-            title,
+    chart.draw(sweep, &|point| point.sync_s)
+}
+
+/// Draws how many rules a connection's first packet passes, where the number of Services varies.
+pub(super) fn passed(sweep: &SweepView<'_>) -> Option<Scene> {
+    sweep.axes.iter().find(|axis| is_services(&axis.path))?;
+    let chart = Upkeep {
+        title: "How many rules does the first packet of a connection pass?",
+        measure: "rules passed one after the other, on all machines",
+        unit: " rules",
+        nothing: "no connection was taken",
+    };
+    chart.draw(sweep, &|point| point.rules)
+}
+
+/// A chart of what Services take besides lost attempts.
+struct Upkeep {
+    title: &'static str,
+    measure: &'static str,
+    unit: &'static str,
+    nothing: &'static str,
+}
+
+impl Upkeep {
+    fn draw(
+        &self,
+        sweep: &SweepView<'_>,
+        of: &dyn Fn(&PointSummary) -> Option<Interval>,
+    ) -> Option<Scene> {
+        let sentence = range(sweep, |p| of(p).map(|i| i.mean), (self.unit, self.unit))?;
+        let caption = caption(sweep, "whisker: 95 % interval of the mean");
+        let Some(x) = along(sweep, is_services) else {
+            let bars = sweep.points.iter().filter_map(|point| {
+                let interval = of(point)?;
+                Some(Bar {
+                    label: point_label(sweep, point),
+                    segments: vec![(interval.mean, BLUE, String::new())],
+                    interval: interval.ci95,
+                    end: format!("{}{}", with_half_width(&interval), self.unit),
+                })
+            });
+            return Some(bars::bars(&Bars {
+                title: self.title.to_owned(),
+                sentence,
+                caption,
+                x_title: self.measure.to_owned(),
+                bars: bars.collect(),
+                nothing: self.nothing,
+            }));
+        };
+        let lines = Lines {
+            title: self.title.to_owned(),
             sentence,
-            caption: caption(sweep, "whisker: 95 % interval of the mean"),
+            caption,
             x_title: sweep.axes[x].title.clone(),
-            y_title: "from the start of a sync until its rules are live, seconds".to_owned(),
+            y_title: self.measure.to_owned(),
             mode: Mode::Whiskers,
             note: None,
             xs: Vec::new(),
             series: Vec::new(),
-        },
-    ))
+        };
+        Some(along_lines(sweep, x, of, lines))
+    }
 }
 
 /// Returns `78.3 ± 2.1`, `3.0 (0 to 22.9)` where the interval would reach below 0, or the mean

@@ -209,7 +209,9 @@ fn run(count: u32, every_ns: u64, lost: u64, name: &str, closes: fn(u32) -> bool
         updates: 0,
         accepted: 0,
         hops: 0,
+        rules_passed: 0.0,
         syncs: None,
+        balance: None,
     };
     let timeline = bins.collect();
     RunRecords { run, windows, losses: Vec::new(), propagation: Vec::new(), timeline }

@@ -6,7 +6,8 @@ use reports::collect::{Collector, Detail, RunRecords};
 use reports::plot::Axis;
 use reports::stats::{Parameter, PointSummary, Replication, Upkeep};
 use sim_core::record::{
-    Cause, Counts, Ended, Loss, LostByCause, OpenedBy, Propagation, Recorder, Run, Symptom, Window,
+    Balance, Cause, Counts, Ended, Loss, LostByCause, OpenedBy, Propagation, Recorder, Run,
+    Symptom, Window,
 };
 use sim_core::time::SimTime;
 
@@ -94,7 +95,9 @@ pub(crate) fn run(windows: &[Window]) -> Run {
         updates: 40,
         accepted: 1000,
         hops: 950,
+        rules_passed: 0.0,
         syncs: None,
+        balance: Some(Balance { chi2: 10.0, freedom: 9 }),
     }
 }
 
@@ -180,6 +183,7 @@ pub(crate) fn point(
                     holders: 10.0,
                     updates: 20.0,
                     hops: Some(1.0),
+                    rules: Some(40.0 + r as f64),
                     sync_s: Some((size + r) as f64 / 100.0),
                 },
             }

@@ -65,6 +65,7 @@ fn of_a_run() {
             theory: expected number of first attempts lost to stale rules, given this run's times
 
             20,480 requests, 72 lost, 0 unfinished; 20,480 attempts, 15,380 outside windows (0 lost)
+            endpoints chosen alike often: p = 0.350 (χ² 10.0 over 9 degrees of freedom)
             complete at 20.5 s, 123,456 events
             seed 7, fingerprint 00d1ce5eed00cafe, rulelag 0.1.0
         "#]],
@@ -85,6 +86,7 @@ fn of_a_run_that_lost_nothing() {
             all  1 window                                   -               0
 
             20,480 requests, 0 lost, 0 unfinished; 20,480 attempts, 15,380 outside windows (0 lost)
+            endpoints chosen alike often: p = 0.350 (χ² 10.0 over 9 degrees of freedom)
             complete at 20.5 s, 123,456 events
             seed 7, fingerprint 00d1ce5eed00cafe, rulelag 0.1.0
         "#]],
@@ -96,13 +98,14 @@ fn of_a_run_without_windows() {
     check(
         &of_run(vec![], &[]),
         expect![[r#"
-        How many requests does a rolling update lose when nodes learn late?
-        No deletion window was opened; 0 attempts were lost.
+            How many requests does a rolling update lose when nodes learn late?
+            No deletion window was opened; 0 attempts were lost.
 
-        20,480 requests, 0 lost, 0 unfinished; 20,480 attempts, 15,380 outside windows (0 lost)
-        complete at 20.5 s, 123,456 events
-        seed 7, fingerprint 00d1ce5eed00cafe, rulelag 0.1.0
-    "#]],
+            20,480 requests, 0 lost, 0 unfinished; 20,480 attempts, 15,380 outside windows (0 lost)
+            endpoints chosen alike often: p = 0.350 (χ² 10.0 over 9 degrees of freedom)
+            complete at 20.5 s, 123,456 events
+            seed 7, fingerprint 00d1ce5eed00cafe, rulelag 0.1.0
+        "#]],
     );
 }
 
@@ -173,14 +176,14 @@ fn of_a_sweep_over_words() {
             p99 -: too few windows
             theory: expected number of first attempts lost to stale rules, given each run's times
 
-            point  proxy.mode                       hops     rules on  updates  if one fails  last node  a sync
+            point  proxy.mode               hops  passed     rules on  updates  if one fails  last node  a sync
             ────────────────────────────────────────────────────────────────────────────────────────────────────
-                0  iptables                         1.00  10 machines     20.0          10 %     125 ms   10 ms
-                1  ipvs                             1.00  10 machines     20.0          10 %     250 ms   20 ms
-                2  a-value-wi…w-beside-the-numbers  1.00  10 machines     20.0          10 %     375 ms   30 ms
-            hops: from machine to machine, of a connection's first packet; updates: changes of a Service, for
-            each machine that had to learn of it; if one fails: the share of clients that loses all of its
-            Services
+                0  iptables                 1.00    41.0  10 machines     20.0          10 %     125 ms   10 ms
+                1  ipvs                     1.00    41.0  10 machines     20.0          10 %     250 ms   20 ms
+                2  a-value…ide-the-numbers  1.00    41.0  10 machines     20.0          10 %     375 ms   30 ms
+            hops, passed: from machine to machine, and the rules that are passed in chains, of a connection's
+            first packet; updates: changes of a Service, for each machine that had to learn of it; if one fails:
+            the share of clients that loses all of its Services
 
             3 points, 9 runs, 27 windows
             seed 7, rulelag 0.1.0

@@ -41,6 +41,8 @@ pub struct Fabric {
     free: Vec<PacketKey>,
     /// Packets that Pods sent.
     pub sent: u64,
+    /// Rules that a linear walk looks at for the packet that a namespace looked at last.
+    pub evaluated: u32,
 }
 
 /// A load balancer's queue: one packet at a time, in order of arrival.
@@ -135,6 +137,7 @@ impl Fabric {
             packets: Vec::new(),
             free: Vec::new(),
             sent: 0,
+            evaluated: 0,
         }
     }
 
@@ -240,6 +243,7 @@ impl Fabric {
         let route = host.route(RouteQuery { dst, src, mark: packet.mark, in_dev: None });
         let mut env = Env { now: schedule.now(), host: &host, rules, draws };
         let outcome = self.nodes[node].netns.send(packet, route, &mut env);
+        self.evaluated = outcome.evaluated();
         self.pass_on(node, outcome, schedule)
     }
 
@@ -265,7 +269,9 @@ impl Fabric {
     ) -> Outcome {
         let host = self.plan.host(node);
         let mut env = Env { now, host: &host, rules, draws };
-        self.nodes[node].netns.receive(packet, dev, &mut env)
+        let outcome = self.nodes[node].netns.receive(packet, dev, &mut env);
+        self.evaluated = outcome.evaluated();
+        outcome
     }
 
     /// Takes the packet of an [`Event::Arrive`] or [`Event::Deliver`] off its link; a packet that

@@ -271,6 +271,13 @@ impl Traffic {
         }
     }
 
+    /// Counts rules that an attempt's SYN has passed on one machine.
+    pub fn passed(&mut self, id: u64, rules: u32) {
+        if let Some(connection) = self.connections.get_mut(Key::from_packet_id(id)) {
+            connection.rules += rules;
+        }
+    }
+
     /// Notes what a packet met on its way.
     pub fn met(&mut self, id: u64, met: Met) {
         if let Some(connection) = self.connections.get_mut(Key::from_packet_id(id)) {
@@ -288,6 +295,7 @@ fn send_syn(
 ) {
     connection.syns += 1;
     connection.hops = 0;
+    connection.rules = 0;
     out.packets
         .push((Sender::Pod(connection.client.pod), segment(key, connection.tuple, TcpFlags::SYN)));
     let next: SimTime = schedule.now() + syn_timeout(connection.syns).unwrap_or_else(last_timeout);

@@ -55,6 +55,8 @@ pub struct Connection {
     pub syns: u32,
     /// Machines that the last SYN has come to from another.
     pub(super) hops: u32,
+    /// Rules that its SYN passed.
+    pub(super) rules: u32,
     /// The client's side.
     pub state: ClientState,
     /// The server's side.
@@ -168,6 +170,7 @@ impl Connections {
             deadline: SimTime::ZERO,
             syns: 0,
             hops: 0,
+            rules: 0,
             state: ClientState::Waiting,
             server: ServerState::None,
             server_pod: None,

@@ -174,6 +174,8 @@ pub struct Traffic {
     pub accepted: u64,
     /// From machine to machine, by the SYNs of these.
     pub hops: u64,
+    /// Rules that a linear walk looks at for the SYNs of these, on all machines.
+    pub rules: u64,
 }
 
 /// Where a group's Pods and its Service are.
@@ -218,6 +220,7 @@ impl Traffic {
             requests_answered: 0,
             accepted: 0,
             hops: 0,
+            rules: 0,
         }
     }
 

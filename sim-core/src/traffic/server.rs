@@ -112,6 +112,7 @@ impl Traffic {
                 connection.met = None;
                 self.accepted += 1;
                 self.hops += u64::from(connection.hops);
+                self.rules += u64::from(connection.rules);
                 connection.server_slot = self.servers.add(host.pod, key);
                 send(TcpFlags::SYN_ACK, 40);
             } else {

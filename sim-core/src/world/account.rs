@@ -223,6 +223,8 @@ impl World {
             "attempts begun; {lost} lost, {} answered, {unfinished} open",
             traffic.requests_answered,
         );
+        let accepted = self.traffic.accepted as f64;
+        let mean_hops = if accepted > 0.0 { self.traffic.hops as f64 / accepted } else { 0.0 };
         recorder.run(record::Run {
             ended: match stats.outcome {
                 engine::Outcome::Reached => Ended::Duration,
@@ -244,9 +246,12 @@ impl World {
             updates: self.updates,
             accepted: self.traffic.accepted,
             hops: self.traffic.hops,
+            rules_passed: self.traffic.rules as f64
+                + accepted * self.rules.passed_of(self.others, mean_hops),
             lost_first_stale: has_expectation.then_some(stale),
             expected_lost: has_expectation.then_some(expected),
             fingerprint: self.fingerprint.value(),
+            balance: self.choices.balance(),
             syncs: self.syncs.as_ref().map(|syncs| {
                 let counts = syncs.counts();
                 record::Syncs {

@@ -17,6 +17,7 @@ use crate::record::Counts;
 use crate::traffic::{GroupPlace, Outlet, Traffic};
 use crate::window::{Load, Windows};
 
+use super::balance::Choices;
 use super::{RunError, ServiceTraffic, World};
 
 impl World {
@@ -100,6 +101,11 @@ impl World {
             updates: 0,
             by_name,
             tick,
+            others: match &config.propagation {
+                Propagation::Pipeline(pipeline) => pipeline.others.count,
+                Propagation::Delay { .. } => 0,
+            },
+            choices: Choices::default(),
             fingerprint: Fingerprint::default(),
             effects: Vec::new(),
             outlet: Outlet::default(),

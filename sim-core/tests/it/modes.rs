@@ -104,30 +104,35 @@ const BALANCER: LoadBalancer = LoadBalancer { per_packet: Duration::ZERO, queue:
 fn a_central_load_balancer_loses_rate_times_its_own_lag() {
     let config = config(ProxyMode::Central(BALANCER), 30);
     let difference = |run: &Records| run.stale() - run.run().expected_lost.unwrap();
-    let [stale, difference, hops] = means(
-        &config,
-        6,
-        [&Records::stale, &difference, &|run: &Records| run.run().mean_hops().unwrap()],
-    );
+    let [stale, difference] = means(&config, 6, [&Records::stale, &difference]);
     assert_within("stale", stale, 300.0, T_6);
     assert_within("stale less expected", difference, 0.0, T_6);
-    // S0-46: to the load balancer, and on to the endpoint; without, straight to it, unless it is
-    // on the client's own node, as one in twenty is.
-    assert_eq!(hops.0, 2.0);
-    let direct = run(&self::config(ProxyMode::Iptables, 30), 1, 0);
-    let direct_hops = direct.run().mean_hops().unwrap();
-    assert!((direct_hops - 0.95).abs() < 0.01, "{direct_hops}");
-    // S0-49: a change is told to one machine, or to all.
-    let central = run(&config, 1, 0);
-    assert_eq!(central.run().holders, 1);
-    assert_eq!(direct.run().holders, 20);
+}
+
+/// To the load balancer, and on to the endpoint; without, straight to it, unless it is on the
+/// client's own node, as one in twenty is.
+#[test]
+fn s0_46_packets_pass_a_load_balancer_or_go_straight() {
+    let hops = |mode| run(&config(mode, 30), 1, 0).run().mean_hops().unwrap();
+    assert_eq!(hops(ProxyMode::Central(BALANCER)), 2.0);
+    let direct = hops(ProxyMode::Iptables);
+    assert!((direct - 0.95).abs() < 0.01, "{direct}");
+}
+
+/// A change is told to one machine, or to all.
+#[test]
+fn s0_49_a_change_is_one_update_or_as_many_as_there_are_nodes() {
+    let central = run(&config(ProxyMode::Central(BALANCER), 30), 1, 0);
+    let direct = run(&config(ProxyMode::Iptables, 30), 1, 0);
+    assert_eq!((central.run().holders, direct.run().holders), (1, 20));
+    assert!(central.run().updates >= 20, "ten Pods are replaced");
     assert_eq!(direct.run().updates, 20 * central.run().updates);
 }
 
-/// S0-47: offered more than it can do, the load balancer is a queue that overflows; rules on every
+/// Offered more than it can do, the load balancer is a queue that overflows; rules on every
 /// node have no such place.
 #[test]
-fn a_central_load_balancer_clogs_when_more_is_offered_than_it_can_do() {
+fn s0_47_a_central_load_balancer_clogs_when_more_is_offered_than_it_can_do() {
     // A request is ten packets, five each way; the load balancer passes all of them.
     let lost = |capacity: f64| {
         let per_packet = secs(1.0 / capacity);
@@ -143,9 +148,9 @@ fn a_central_load_balancer_clogs_when_more_is_offered_than_it_can_do() {
     assert!((0.3..0.9).contains(&clogged), "{clogged}");
 }
 
-/// S0-48: all of it fails at once; a node takes its own share of endpoints with it.
+/// All of it fails at once; a node takes its own share of endpoints with it.
 #[test]
-fn a_failed_load_balancer_loses_everything_and_a_failed_node_its_share() {
+fn s0_48_a_failed_load_balancer_loses_everything_and_a_failed_node_its_share() {
     let lost = |mode, machine| {
         let mut config = config(mode, 30);
         let action = Action::Fail { machine, lasting: Some(secs(2.0)) };
@@ -181,11 +186,10 @@ fn article(tick: Duration) -> Config {
     config
 }
 
-/// S0-10, S0-21, S0-23: endpoints by name, in turns, each node counting by itself.
-#[test]
-fn s0_21_nodes_take_turns_by_name_and_each_counts_for_itself() {
+/// Returns, for each of two nodes, when it sent and which of three Pods, in order of names, its rule
+/// chose. The Pods refuse from 1.0 s on, so every attempt tells where it went.
+fn turns() -> Vec<Vec<(f64, usize)>> {
     let mut config = article(Duration::ZERO);
-    // Three hundred Pods that refuse, for every attempt to tell where it went.
     config.deployments[0].template.readiness = None;
     config.events = vec![EventSpec {
         at: secs(1.0),
@@ -199,21 +203,123 @@ fn s0_21_nodes_take_turns_by_name_and_each_counts_for_itself() {
     let mut names: Vec<&str> = records.windows.iter().map(|window| &*window.pod).collect();
     names.sort_unstable();
     assert_eq!(names.len(), 3);
-    let mut by_node = std::collections::BTreeMap::<&str, Vec<usize>>::new();
+    let mut by_node = std::collections::BTreeMap::<&str, Vec<(f64, usize)>>::new();
     for loss in &records.losses {
         let window = &records.windows[loss.window.expect("its window is open") as usize];
         let at = names.iter().position(|name| **name == *window.pod).unwrap();
-        by_node.entry(&loss.node).or_default().push(at);
+        by_node.entry(&loss.node).or_default().push((loss.sent.as_secs_f64(), at));
     }
-    assert_eq!(by_node.len(), 2);
-    for (node, chosen) in &by_node {
-        assert!(chosen.len() > 5, "{node} {chosen:?}");
-        assert!(chosen.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 3), "{node} {chosen:?}");
+    let nodes: Vec<_> = by_node.into_values().collect();
+    assert_eq!(nodes.len(), 2);
+    assert!(nodes.iter().all(|chosen| chosen.len() > 5), "{nodes:?}");
+    nodes
+}
+
+/// After a Pod comes the next one by name, whatever their addresses or ages.
+#[test]
+fn s0_10_endpoints_stand_in_order_of_their_pods_names() {
+    for chosen in turns() {
+        let after = |one: usize| chosen.windows(2).filter(move |pair| pair[0].1 == one);
+        for one in 0..3 {
+            assert!(after(one).count() > 1);
+            assert!(after(one).all(|pair| pair[1].1 == (one + 1) % 3), "{chosen:?}");
+        }
     }
 }
 
-/// S0-27, S0-28: a change of 1.0 s with a delay of 1.5 ticks is known at tick 3; the rule of a
-/// Service whose last endpoint went is gone, not a refusal.
+/// Pods are chosen 0, 1, 2, 0, 1, … by every node.
+#[test]
+fn s0_21_endpoints_are_chosen_in_turn() {
+    for chosen in turns() {
+        let first = chosen[0].1;
+        let wanted = (0..chosen.len()).map(|turn| (first + turn) % 3);
+        assert!(chosen.iter().map(|&(_, pod)| pod).eq(wanted), "{chosen:?}");
+    }
+}
+
+/// Each node counts for itself: after different numbers of packets, two nodes that send at about
+/// the same time send to different Pods.
+#[test]
+fn s0_23_nodes_drift_apart() {
+    let nodes = turns();
+    let next = |node: usize, at: f64| nodes[node].iter().find(|&&(sent, _)| sent > at);
+    let mut apart = 0;
+    for tick in 10..35 {
+        let at = f64::from(tick) / 10.0;
+        if let (Some((_, one)), Some((_, other))) = (next(0, at), next(1, at)) {
+            apart += u32::from(one != other);
+        }
+    }
+    assert!(apart > 0, "{nodes:?}");
+}
+
+/// Where a node has no rule for a Service, its packets leave by the default route: nobody has them.
+#[test]
+fn s0_22_without_a_rule_packets_go_nowhere() {
+    let mut config = article(Duration::ZERO);
+    config.deployments[0].replicas = 0;
+    config.clients[0].timeout = ms(500);
+    let records = run(&config, 1, 0);
+    assert!(records.losses.len() > 10);
+    assert!(records.losses.iter().all(|loss| loss.cause == Cause::NoRule), "{:?}", records.losses);
+}
+
+/// What nodes choose by themselves is spread evenly in sum: at random as a fair sample is, in turn
+/// more evenly than any sample.
+#[test]
+fn s0_24_what_counts_is_the_spread_over_all_nodes() {
+    let p = |mode| {
+        let balance = run(&config(mode, 30), 1, 0).run().balance.expect("thousands of choices");
+        // About as many as versions times endpoints.
+        assert!(balance.freedom > 90, "{mode:?} {balance:?}");
+        // Wilson and Hilferty: the cube root of χ² over its degrees is nearly normal.
+        let freedom = balance.freedom as f64;
+        let variance = 2.0 / (9.0 * freedom);
+        ((balance.chi2 / freedom).cbrt() - (1.0 - variance)) / variance.sqrt()
+    };
+    for mode in [ProxyMode::Iptables, ProxyMode::Nftables, ProxyMode::Ebpf(Selection::Random)] {
+        let deviation = p(mode);
+        assert!(deviation.abs() < 3.5, "{mode:?} {deviation}");
+    }
+    let turns = p(ProxyMode::Ipvs(IpvsScheduler::Rr));
+    assert!(turns < -5.0, "{turns}");
+}
+
+/// The same cluster and seed with virtual servers: as much is lost, and no packet passes a rule for
+/// each Service.
+#[test]
+fn s0_26_ipvs_loses_alike_and_looks_up_flat() {
+    let with = |mode, others| {
+        let mut config = config(mode, 30);
+        config.propagation = Propagation::Pipeline(Box::new(Pipeline {
+            watch: Law::Exponential { mean: ms(300) },
+            nodes: Default::default(),
+            min_sync_period: None,
+            sync_period: None,
+            iptables_backend: IptablesBackend::Nft,
+            cost: SyncCostConfig { scale: 0.0, ..SyncCostConfig::default() },
+            failure: 0.0,
+            contender: None,
+            others: OtherServices { count: others, endpoints: 10 },
+        }));
+        config
+    };
+    let passed = |mode, others| run(&with(mode, others), 1, 0).run().mean_rules_passed().unwrap();
+    let ipvs = ProxyMode::Ipvs(IpvsScheduler::Rr);
+    assert_eq!(passed(ipvs, 0), passed(ipvs, 1_000));
+    // Half of them on the client's node, and all on that of the endpoint, one in twenty being both.
+    let more = passed(ProxyMode::Iptables, 1_000) - passed(ProxyMode::Iptables, 0);
+    assert!((more - 500.0 - 950.0).abs() < 10.0, "{more}");
+    let lost = |mode| {
+        let [lost] = means(&config(mode, 30), 6, [&|run: &Records| run.lost() as f64]);
+        lost
+    };
+    let (ipvs, iptables) = (lost(ipvs), lost(ProxyMode::Iptables));
+    let error = (ipvs.1.powi(2) + iptables.1.powi(2)).sqrt();
+    assert!((ipvs.0 - iptables.0).abs() < T_6 * error, "{ipvs:?} {iptables:?}");
+}
+
+/// A change of 1.0 s with a delay of 1.5 ticks is known at tick 3.
 #[test]
 fn s0_27_a_logical_clock_delivers_at_whole_ticks() {
     for (tick, live) in [(Duration::ZERO, 2.5), (secs(1.0), 3.0)] {
@@ -235,5 +341,29 @@ fn s0_27_a_logical_clock_delivers_at_whole_ticks() {
         let before = records.losses.iter().filter(|loss| loss.sent.as_secs_f64() < live);
         assert!(before.clone().count() > 5);
         assert!(before.clone().all(|loss| loss.cause != Cause::NoRule), "{tick:?}");
+    }
+}
+
+/// With the last endpoint the rule goes, so packets find none; kube-proxy puts a refusal in its
+/// place.
+#[test]
+fn s0_28_the_rule_of_a_service_without_endpoints_is_gone() {
+    for (mode, cause) in [
+        (ProxyMode::Article(Duration::ZERO), Cause::NoRule),
+        (ProxyMode::Iptables, Cause::Rejected),
+    ] {
+        let mut config = article(Duration::ZERO);
+        config.proxy.mode = mode;
+        config.clients[0].timeout = ms(500);
+        let scale = |at, replicas| EventSpec {
+            at: secs(at),
+            action: Action::Scale { deployment: crate::support::shop(), replicas },
+        };
+        config.events = vec![scale(1.0, 0), scale(4.5, 1)];
+        config.duration = Some(secs(5.0));
+        let records = run(&config, 1, 0);
+        let after = || records.losses.iter().filter(|loss| loss.sent.as_secs_f64() > 2.5);
+        assert!(after().count() > 5, "{mode:?}");
+        assert!(after().all(|loss| loss.cause == cause), "{mode:?} {:?}", records.losses);
     }
 }

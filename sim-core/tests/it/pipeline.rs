@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use netfilter_model::rule::iptables_save;
 use sim_core::config::*;
 use sim_core::engine::rng::Seed;
+use sim_core::ids::{Id, NodeId};
 use sim_core::proxy::profile::Profile;
 use sim_core::proxy::sync::cost::{Backend, Rules, SyncCost, Work};
 use sim_core::record::{Cause, Syncs};
@@ -209,6 +211,47 @@ fn the_cost_of_a_sync_grows_with_the_services() {
             assert!(more > before);
             before = more;
         }
+    }
+}
+
+/// KUBE-SERVICES is one rule after the other: a packet to the last of them passes all others, and so
+/// does every first packet on its endpoint's node. Maps and tables are looked up in one step.
+#[test]
+fn s0_25_a_first_packet_passes_the_rules_of_other_services_in_iptables_mode_alone() {
+    for mode in [
+        ProxyMode::Iptables,
+        ProxyMode::Nftables,
+        ProxyMode::Ipvs(IpvsScheduler::Rr),
+        ProxyMode::Ebpf(Selection::Random),
+    ] {
+        let with = |others| {
+            let mut config = config(3, 5, pipeline(Law::Constant(ms(50))));
+            config.proxy.mode = mode;
+            config.duration = Some(secs(2.0));
+            other_services(&mut config, others, 2);
+            config
+        };
+        // Rules before the Service's own in the chain that all Services share.
+        let before = |others| {
+            let world = World::new(&with(others), &Seed::new(1, 0)).unwrap();
+            let rules = world.rules().to_ruleset(NodeId::from_index(0), SimTime::ZERO).unwrap();
+            let text = iptables_save(&rules);
+            let shared = text.lines().filter(|line| line.starts_with("-A KUBE-SERVICES "));
+            shared.take_while(|line| !line.contains("default/shop")).count() as f64
+        };
+        let passed = |others| {
+            let records = run(&with(others), 1, 0);
+            let run = records.run();
+            // An endpoint's node walks the chain too, and finds nothing in it for a Pod's address.
+            let shared = matches!(mode, ProxyMode::Iptables).then_some(f64::from(others));
+            let elsewhere = shared.unwrap_or_default() * run.mean_hops().unwrap();
+            (run.mean_rules_passed().expect("connections"), before(others) + elsewhere)
+        };
+        let (none, thirty) = (passed(0), passed(30));
+        let (more, wanted) = (thirty.0 - none.0, thirty.1 - none.1);
+        // Which endpoint is chosen, and so how many of the Service's rules are passed, differs.
+        assert!((more - wanted).abs() < 0.3, "{mode:?} {more}, not {wanted}");
+        assert_eq!(wanted > 0.0, mode == ProxyMode::Iptables, "{mode:?}");
     }
 }
 

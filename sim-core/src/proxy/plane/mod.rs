@@ -646,6 +646,29 @@ impl DataPlane {
         found.next()
     }
 
+    /// Returns the numbers of the oldest version of a service port that any node has and of the one
+    /// that `node` has at `now`, and how many endpoints that one has.
+    pub fn choices(&self, id: ServicePortId, node: NodeId, now: SimTime) -> (u32, u32, usize) {
+        let Port { service, index, .. } = self.ports[id];
+        let history = &self.services[service].history;
+        let version = history.at(node, now);
+        (history.first(), version.ordinal, version.content.ports[index].endpoints.len())
+    }
+
+    /// Returns how many rules of so many other Services a connection's first packet passes in mean.
+    /// Where there is one after the other, its own stands anywhere among them; each of `hops` takes
+    /// it to a node that finds nothing among them.
+    pub fn passed_of(&self, others: u32, hops: f64) -> f64 {
+        let chains = match self.mode {
+            Mode::Iptables(_) => 0.5 + hops,
+            Mode::Central(..) => 0.5,
+            // The process's own packets pass those for the node's.
+            Mode::Userspace(_) => 1.5 + hops,
+            Mode::Nftables(_) | Mode::Ipvs(_) | Mode::Ebpf(_) | Mode::Article(_) => 0.0,
+        };
+        f64::from(others) * chains
+    }
+
     /// Returns whether the load balancer alone holds what others hold on every node.
     pub fn is_central(&self) -> bool {
         matches!(self.mode, Mode::Central(..))
