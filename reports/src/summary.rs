@@ -482,7 +482,7 @@ fn upkeep_table(axes: &[Axis], points: &[PointSummary]) -> String {
     let varied: Vec<usize> = (0..axes.len()).filter(|&a| distinct(points, a).len() > 1).collect();
     let mut header = vec!["point"];
     header.extend(varied.iter().map(|&a| axes[a].title.as_str()));
-    header.extend(["hops", "passed", "rules on", "updates", "if one fails", "last node", "a sync"]);
+    header.extend(["hops", "passed", "machines", "updates", "if one fails", "last node", "a sync"]);
     let seconds = |s: f64| duration(Duration::from_secs_f64(s));
     let row = |point: &PointSummary| {
         let mut row = vec![point.point.to_string()];
@@ -493,7 +493,7 @@ fn upkeep_table(axes: &[Axis], points: &[PointSummary]) -> String {
         row.extend([
             point.hops.map_or(nothing.clone(), |hops| format!("{hops:.2}")),
             point.rules.map_or(nothing.clone(), |rules| rounded(rules.mean)),
-            plural(holders.round() as u64, "machine"),
+            count(holders.round() as u64),
             rounded(point.updates),
             if holders > 0.0 { percent(1.0 / holders) } else { nothing.clone() },
             last.unwrap_or(nothing.clone()),
@@ -507,10 +507,10 @@ fn upkeep_table(axes: &[Axis], points: &[PointSummary]) -> String {
     if points.len() > MOST_POINTS {
         out.push_str(&format!("(the first {MOST_POINTS} points of {})\n", points.len()));
     }
-    let notes = "hops, passed: from machine to machine, and the rules that are passed in chains, of a \
-                 connection's first packet; updates: changes \
-                 of a Service, for each machine that had to learn of it; if one fails: the share \
-                 of clients that loses all of its Services";
+    let notes = "hops, passed: from machine to machine, and the rules that are passed one after the \
+                 other, of a connection's first packet; machines: that hold rules; updates: \
+                 changes of a Service, for each of them; if one fails: the share of clients that \
+                 loses all of its Services";
     for line in wrap(notes) {
         out.push_str(&line);
         out.push('\n');

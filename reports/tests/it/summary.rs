@@ -176,14 +176,14 @@ fn of_a_sweep_over_words() {
             p99 -: too few windows
             theory: expected number of first attempts lost to stale rules, given each run's times
 
-            point  proxy.mode               hops  passed     rules on  updates  if one fails  last node  a sync
+            point  proxy.mode                  hops  passed  machines  updates  if one fails  last node  a sync
             ────────────────────────────────────────────────────────────────────────────────────────────────────
-                0  iptables                 1.00    41.0  10 machines     20.0          10 %     125 ms   10 ms
-                1  ipvs                     1.00    41.0  10 machines     20.0          10 %     250 ms   20 ms
-                2  a-value…ide-the-numbers  1.00    41.0  10 machines     20.0          10 %     375 ms   30 ms
-            hops, passed: from machine to machine, and the rules that are passed in chains, of a connection's
-            first packet; updates: changes of a Service, for each machine that had to learn of it; if one fails:
-            the share of clients that loses all of its Services
+                0  iptables                    1.00    41.0        10     20.0          10 %     125 ms   10 ms
+                1  ipvs                        1.00    41.0        10     20.0          10 %     250 ms   20 ms
+                2  a-value-…eside-the-numbers  1.00    41.0        10     20.0          10 %     375 ms   30 ms
+            hops, passed: from machine to machine, and the rules that are passed one after the other, of a
+            connection's first packet; machines: that hold rules; updates: changes of a Service, for each of
+            them; if one fails: the share of clients that loses all of its Services
 
             3 points, 9 runs, 27 windows
             seed 7, rulelag 0.1.0

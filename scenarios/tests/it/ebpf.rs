@@ -42,6 +42,69 @@ fn s3_27_the_same_objects_are_answered_whatever_the_data_plane() {
     assert_eq!(cell(&folder, "maglev", "requests"), requests[0]);
 }
 
+/// What a place where all packets pass costs, and what rules on every node cost, beside each other:
+/// the share that one failure hits, and how late the last machine is.
+#[test]
+fn s0_50_one_report_has_both_costs() {
+    let folder = Folder::new();
+    let grid = "sweep={grid: {proxy.mode: [iptables, central]}, replications: 2}";
+    let done = folder.run(&["sweep", "proxy-modes", "--set", grid]).ends_with(0);
+    let mut table = done.stdout.lines().skip_while(|line| !line.contains("if one fails"));
+    let header = table.next().expect("what proxies take").to_owned();
+    assert!(header.contains("last node"), "{header}");
+    let rows: Vec<&str> = table.skip(1).take(2).collect();
+    let of = |mode: &str| rows.iter().find(|row| row.contains(mode)).expect("a row");
+    assert!(of("iptables").contains(" 10 %") && of("central").contains(" 100 %"), "{rows:?}");
+    let sweep = folder.read("out/sweep.csv");
+    let mut lines = sweep.lines();
+    let names: Vec<&str> = lines.next().expect("a header").split(',').collect();
+    let at = |name: &str| names.iter().position(|known| *known == name).expect(name);
+    let cells = |name: &str| -> Vec<f64> {
+        let at = at(name);
+        sweep
+            .lines()
+            .skip(1)
+            .map(|line| line.split(',').nth(at).unwrap().parse().unwrap())
+            .collect()
+    };
+    assert_eq!(cells("rule_holders_mean"), [10.0, 1.0]);
+    let late = cells("last_node_lag_s_mean");
+    assert!(late[0] > late[1], "the last of ten is later than one: {late:?}");
+}
+
+/// The article's simplifications are settings: endpoints by name and in turns (`mode: article`), its
+/// clock (`clock: logical`). Each alone gives its numbers back, and without them nodes do as
+/// kube-proxy's do.
+#[test]
+fn s0_51_the_articles_simplifications_are_settings() {
+    let folder = Folder::new();
+    let lag = "propagation={delay: {constant: 1500ms}}";
+    let last = |out: &str, sets: &[&str]| -> f64 {
+        let mut args = vec!["run", "delete-pod", "--out", out, "--set", lag];
+        sets.iter().for_each(|set| args.extend(["--set", set]));
+        folder.run(&args).ends_with(0);
+        let windows = folder.read(&format!("{out}/windows.csv"));
+        let mut lines = windows.lines();
+        let header = lines.next().expect("a header");
+        let at = header.split(',').position(|name| name == "last_node_s").expect("a column");
+        lines.next().expect("a window").split(',').nth(at).unwrap().parse().unwrap()
+    };
+    let logical = last("a", &["proxy={mode: article, clock: logical}"]);
+    let article = last("b", &["proxy={mode: article}"]);
+    let rules = last("c", &[]);
+    assert_eq!(article, rules, "the same lag without the clock");
+    assert_eq!(logical, article.ceil(), "the next tick with it");
+    assert_ne!(logical, article);
+    let p = |out: &str| {
+        let runs = folder.read(&format!("{out}/runs.csv"));
+        let mut lines = runs.lines();
+        let at = lines.next().unwrap().split(',').position(|name| name == "balance_p").unwrap();
+        lines.next().unwrap().split(',').nth(at).unwrap().parse::<f64>().unwrap()
+    };
+    assert!(p("b") > 0.999, "in turn, endpoints are chosen alike often");
+    assert!(p("c") < 0.999, "at random, about so");
+}
+
 #[test]
 fn a_selection_without_mode_ebpf() {
     let folder = Folder::new();
