@@ -314,6 +314,18 @@ impl ControlPlane {
         schedule: &mut impl Schedule<Event>,
         effects: &mut Vec<Effect>,
     ) {
+        // What it deletes no longer counts, so there may be room at once.
+        while self.step(id, schedule, effects) {}
+        self.update_endpoints(id, effects);
+    }
+
+    /// Takes one step of the Deployment controller, and returns whether there was anything to do.
+    fn step(
+        &mut self,
+        id: DeploymentId,
+        schedule: &mut impl Schedule<Event>,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
         let deployment = &self.deployments[id];
         let by = deployment.by;
         let goal = Goal {
@@ -323,6 +335,7 @@ impl ControlPlane {
         };
         let pods: Vec<_> = deployment.pods.iter().map(|&pod| (pod, &self.pods[pod])).collect();
         let plan = plan(goal, &pods, schedule.now());
+        let does_nothing = plan.create == 0 && plan.delete.is_empty();
         for _ in 0..plan.create {
             let pod = self.create(id, schedule.now());
             self.unavailable += 1;
@@ -331,7 +344,7 @@ impl ControlPlane {
         for pod in plan.delete {
             self.delete(pod, by, schedule, effects);
         }
-        self.update_endpoints(id, effects);
+        !does_nothing
     }
 
     fn update_endpoints(&mut self, id: DeploymentId, effects: &mut Vec<Effect>) {

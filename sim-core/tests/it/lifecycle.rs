@@ -37,6 +37,23 @@ fn a_window_has_the_times_of_the_pods_end() {
     assert_eq!(records.run().ended, Ended::Complete);
 }
 
+/// A ReplicaSet counts no Pod that is terminating, so its replacement is made at once, long before
+/// its address is free.
+#[test]
+fn a_replacement_does_not_wait_for_the_end_of_the_pod_before_it() {
+    let mut config = one_deletion(Law::Constant(ms(50)));
+    config.kubelet.start = Law::Constant(ms(1000));
+    config.deployments[0].template.pre_stop = Some(secs(20.0));
+    config.deployments[0].template.readiness = None;
+    rollout(&mut config);
+    let records = run(&config, 1, 0);
+    let opened: Vec<_> = records.windows.iter().map(|window| window.opened).collect();
+    assert_eq!(opened.len(), 3);
+    for pair in opened.windows(2) {
+        assert!(pair[1] - pair[0] < ms(2000), "{opened:?}");
+    }
+}
+
 #[test]
 fn a_closed_port_refuses_and_a_released_address_times_out() {
     let records = run(&one_deletion(Law::Constant(ms(2000))), 1, 0);
