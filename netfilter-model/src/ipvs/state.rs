@@ -28,6 +28,11 @@ pub struct Sysctls {
     /// Bit 0: a client that opens anew from a port whose connection has ended gets a real server
     /// anew.
     pub conn_reuse_mode: u8,
+    /// Not a setting: kernels before 5.9 drop the SYN that opens a connection anew from a port in
+    /// use even where connection tracking has begun a new entry for it. The client's next one, a
+    /// second later, is scheduled.
+    // Kernel: f0a5e4d7a594, "ipvs: allow connection reuse for unconfirmed conntrack"
+    pub drops_reused_syn: bool,
     /// How long connections stay.
     pub timeouts: Timeouts,
 }
@@ -39,6 +44,7 @@ impl Default for Sysctls {
             expire_nodest_conn: false,
             expire_quiescent_template: false,
             conn_reuse_mode: 1,
+            drops_reused_syn: false,
             timeouts: Timeouts::default(),
         }
     }
@@ -145,7 +151,8 @@ impl State {
             && opens
             && self.begins_anew(at, services)
         {
-            if self.end(at, confirmed, ended) {
+            let uses_entry = confirmed || self.sysctls.drops_reused_syn;
+            if self.end(at, uses_entry, ended) {
                 return Request::Dropped;
             }
             known = None;
@@ -181,8 +188,8 @@ impl State {
     /// tracking is the connection's, and so ends with it, and the packet, too; otherwise the
     /// packet has an entry of its own, and the old one stays.
     // Kernel: ip_vs.h, ip_vs_conn_uses_old_conntrack
-    fn end(&mut self, at: u32, confirmed: bool, ended: &mut Option<Tuple>) -> bool {
-        let uses_entry = self.table.get(at).tracked && confirmed;
+    fn end(&mut self, at: u32, has_entry: bool, ended: &mut Option<Tuple>) -> bool {
+        let uses_entry = self.table.get(at).tracked && has_entry;
         let tracked = self.table.remove(at);
         *ended = tracked.filter(|_| uses_entry);
         uses_entry

@@ -3,6 +3,8 @@
 mod affinity;
 mod affinity_memory;
 mod budget;
+mod cases_balance;
+mod cases_ipvs;
 mod closed_form;
 mod determinism;
 mod ebpf;
