@@ -113,7 +113,11 @@ pub(crate) fn lines(part: &PortMatrix, cell: &Cell) -> Vec<String> {
     let answered = || cell.outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Ok);
     let endpoints = shares(answered(), |outcome| index_of(part, outcome.endpoint?));
     if !endpoints.is_empty() {
-        lines.push(endpoint_line(part, &endpoints));
+        let mut line = endpoint_line(part, &endpoints);
+        if answered().any(|outcome| outcome.share.is_in_turn()) {
+            line.push_str(" in turn");
+        }
+        lines.push(line);
     }
     let sources = shares(answered(), |outcome| Some(outcome.source?.of));
     if !sources.is_empty() {
@@ -162,6 +166,7 @@ fn agree(one: &Cell, other: &Cell) -> bool {
     let same = |(a, b): (&Outcome, &Outcome)| {
         (a.verdict, a.endpoint, a.source) == (b.verdict, b.endpoint, b.source)
             && (a.share.to_f64() - b.share.to_f64()).abs() < SAME
+            && a.share.is_in_turn() == b.share.is_in_turn()
     };
     one.outcomes.len() == other.outcomes.len() && one.outcomes.iter().zip(&other.outcomes).all(same)
 }
@@ -256,6 +261,12 @@ pub fn text(matrix: &Matrix) -> String {
     out.push_str(
         "from own: the endpoint sees the client's own address; from node: one of the node's\n",
     );
+    let outcomes = matrix.ports.iter().flat_map(|part| &part.cells).flat_map(|cell| &cell.outcomes);
+    if outcomes.into_iter().any(|outcome| outcome.share.is_in_turn()) {
+        out.push_str(
+            "in turn: nothing is drawn, each connection goes to the next; a share is that of many\n",
+        );
+    }
     for assumption in &matrix.world.assumptions {
         out.push_str(&format!("assumed: {assumption}\n"));
     }

@@ -312,7 +312,7 @@ pub(crate) struct Matrix {
     /// The Services; all if left out
     #[arg(long, value_name = "NAMESPACE/NAME", num_args = 1..)]
     pub(crate) service: Vec<String>,
-    /// The modes of the proxy; all if left out
+    /// The modes of the proxy; iptables and nftables if left out
     #[arg(long, value_name = "MODE", num_args = 1.., value_parser = matrix_modes())]
     pub(crate) mode: Vec<String>,
     /// The family of addresses; that of the first Service's first address if left out

@@ -247,6 +247,14 @@ impl State {
         Ok(self.table.add(now, service, to, *tuple, self.sysctls.conntrack))
     }
 
+    /// Lets a service's scheduler choose as for a connection that is never seen again.
+    pub fn pass_turn(&mut self, services: &dyn Services, id: &ServiceId) {
+        if let Some(service) = services.service(id) {
+            let nobody = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+            let _ = self.choose(service, (nobody, 0));
+        }
+    }
+
     fn choose<'s>(
         &mut self,
         service: &'s Service,

@@ -85,7 +85,7 @@ fn question(objects: &Objects, args: &Args) -> Result<Question, Wrong> {
     let modes = args.mode.iter().filter_map(|name| Mode::parse(name));
     let mut modes: Vec<Mode> = modes.collect();
     if modes.is_empty() {
-        modes.extend(Mode::ALL);
+        modes.extend(Mode::RULES);
     }
     modes.sort_unstable();
     modes.dedup();
@@ -210,6 +210,7 @@ fn outcome_json(outcome: &Outcome) -> Value {
         "sourceOf": outcome.source.map(|source| source.of.name()),
         "probability": outcome.share.to_f64(),
         "probabilityExact": outcome.share.to_string(),
+        "inTurn": outcome.share.is_in_turn(),
         "why": outcome.why,
     })
 }

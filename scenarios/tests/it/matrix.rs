@@ -123,6 +123,17 @@ fn objects_without_nodes() {
     expect_file!["../data/matrix.bare.txt"].assert_eq(&done.stdout);
 }
 
+/// Virtual servers, maps and a process, for the same objects.
+#[test]
+fn modes_that_are_more_than_rules() {
+    for service in ["tea", "far"] {
+        let modes = "--mode ipvs ebpf userspace";
+        let text = printed(&format!("matrix -f matrix.yaml --service {service} {modes}"), 0);
+        expect_file![format!("../data/matrix.{service}.modes.txt")].assert_eq(&text);
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+}
+
 #[test]
 fn what_is_asked_for_wrongly() {
     check(

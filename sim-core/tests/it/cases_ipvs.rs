@@ -256,12 +256,11 @@ fn c57_persistent_flows_stay_where_a_restart_has_left_them() {
     assert_eq!(spread(&at), [9, 9, 9]);
     // B resets its connections as it goes down; its clients connect anew, from new ports.
     node.sync(&[A, C]);
-    let mut next = 41_000;
-    for (port, endpoint) in at.iter_mut().filter(|(_, endpoint)| *endpoint == B) {
+    let of_b = at.iter_mut().filter(|(_, endpoint)| *endpoint == B);
+    for (next, (port, endpoint)) in (41_000..).zip(of_b) {
         assert!(node.answer(B, *port, TcpFlags::RST));
         let Seen::To(other) = node.open(next) else { panic!("no endpoint") };
         (*port, *endpoint) = (next, other);
-        next += 1;
     }
     node.wait(secs(60.0));
     node.sync(&[A, B, C]);

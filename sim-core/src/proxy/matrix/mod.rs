@@ -1,8 +1,8 @@
 //! Who reaches what: clients of every kind, a Service's addresses, and the rules of each mode.
 //!
 //! ```text
-//!  objects ─world─▶ hosts, links, servers ─Mode::install─▶ rules on each node
-//!                                                           └─ probe, every way ─▶ cells
+//!  objects ─world─▶ hosts, links, servers ─plane─▶ what the mode has on each node
+//!                                                   └─ probe, every way ─▶ cells
 //! ```
 //!
 //! The world is the smallest in which the question has an answer: the node that is asked about, one
@@ -14,34 +14,43 @@
 //!
 //! [`exact`]: netfilter_model::exact
 
+mod odds;
+mod plane;
 mod probe;
+mod programs;
 mod world;
 
 use std::fmt;
 use std::net::IpAddr;
 
-use netfilter_model::exact::Share;
-use netfilter_model::network::{Network, NodeId, NodeRules};
-use netfilter_model::nft;
-use netfilter_model::rule::{RulesetBuilder, ValidationError};
-use netfilter_model::time::SimTime;
+use netfilter_model::rule::ValidationError;
 use netfilter_model::tuple::{Family, Protocol};
+use netfilter_model::{DeviceNameError, nft};
 
-use super::iptables::{Proxier, RulesError};
-use super::nftables::Nftables;
+use super::ebpf::TooManyFrontends;
+use super::iptables::RulesError;
 use super::profile::Profile;
 use super::service::ServicePort;
-use super::state::{Objects, State};
+use super::state::Objects;
 use crate::config::ObjectName;
+pub use odds::Odds;
+use plane::Plane;
 pub use world::{World, WorldError};
 
-/// A data plane that the matrix compares. Another one is a variant with its own `install`.
+/// A data plane that the matrix compares. Another one is a variant, and what
+/// [`Plane`](plane::Plane) puts on hosts for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// kube-proxy's iptables mode.
     Iptables,
     /// kube-proxy's nftables mode.
     Nftables,
+    /// kube-proxy's IPVS mode.
+    Ipvs,
+    /// Cilium in place of kube-proxy, at its defaults.
+    Ebpf,
+    /// kube-proxy's userspace mode, which 1.25 was the last version to have.
+    Userspace,
 }
 
 /// Who talks.
@@ -126,8 +135,8 @@ pub struct Outcome {
     pub endpoint: Option<(IpAddr, u16)>,
     /// The source address there.
     pub source: Option<Source>,
-    /// How likely.
-    pub share: Share,
+    /// How likely, or how often.
+    pub share: Odds,
     /// Why it is not an answer; empty for one.
     pub why: String,
 }
@@ -217,6 +226,12 @@ pub enum MatrixError {
     /// Rules of nftables mode, which the kernel would refuse: that is a bug.
     #[error("nftables: {0}")]
     Nft(#[from] nft::Problem),
+    /// A device of the configuration that the kernel would refuse.
+    #[error("detectLocal: {0}")]
+    Device(DeviceNameError),
+    /// Entries of eBPF maps.
+    #[error(transparent)]
+    Frontends(#[from] TooManyFrontends),
 }
 
 impl From<ValidationError> for MatrixError {
@@ -227,61 +242,26 @@ impl From<ValidationError> for MatrixError {
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Mode; 2] = [Mode::Iptables, Mode::Nftables];
+    pub const ALL: [Mode; 5] =
+        [Mode::Iptables, Mode::Nftables, Mode::Ipvs, Mode::Ebpf, Mode::Userspace];
 
-    /// Returns its name, as `kube-proxy --proxy-mode` has it.
+    /// Those that are rules alone, which the kernel of any machine can be asked about.
+    pub const RULES: [Mode; 2] = [Mode::Iptables, Mode::Nftables];
+
+    /// Returns its name, as `kube-proxy --proxy-mode` has it where it is one of its modes.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Iptables => "iptables",
             Mode::Nftables => "nftables",
+            Mode::Ipvs => "ipvs",
+            Mode::Ebpf => "ebpf",
+            Mode::Userspace => "userspace",
         }
     }
 
     /// Returns the mode of this name.
     pub fn parse(name: &str) -> Option<Mode> {
         Mode::ALL.into_iter().find(|mode| mode.name() == name)
-    }
-
-    /// Puts what a node's proxy makes of what it is told on a host.
-    ///
-    /// # Errors
-    ///
-    /// If there are no such rules.
-    pub fn install(
-        self,
-        state: &State,
-        network: &mut Network,
-        id: NodeId,
-    ) -> Result<(), MatrixError> {
-        let mut rules = NodeRules::default();
-        let node = network.node_mut(id);
-        match self {
-            Mode::Iptables => {
-                let proxier = Proxier::new(state)?;
-                // Kubernetes: pkg/proxy/iptables/proxier.go, NewProxier: sysctlRouteLocalnet
-                if proxier.common().settings.localhost_node_ports {
-                    node.host.sysctls.all.route_localnet = true;
-                }
-                let ruleset = proxier.to_ruleset()?;
-                match state.family {
-                    Family::V4 => rules.ipv4 = ruleset,
-                    Family::V6 => rules.ipv6 = ruleset,
-                }
-            }
-            Mode::Nftables => {
-                let ruleset = Nftables::of(state).into_ruleset()?;
-                node.netns.nft_replaced(&ruleset, SimTime::ZERO);
-                let mut none = RulesetBuilder::new();
-                none.family(state.family);
-                let none = none.build()?.with_nft(ruleset);
-                match state.family {
-                    Family::V4 => rules.ipv4 = none,
-                    Family::V6 => rules.ipv6 = none,
-                }
-            }
-        }
-        network.set_rules(id, rules, &[]);
-        Ok(())
     }
 }
 
@@ -390,11 +370,12 @@ impl Matrix {
         }
         for &mode in &question.modes {
             let mut network = world.network.clone();
+            let mut plane = Plane::new(mode);
             for (name, id) in world.nodes() {
-                mode.install(&world.state(name, question), &mut network, id)?;
+                plane.install(mode, &world.state(name, question), &mut network, id)?;
             }
             for part in &mut matrix.ports {
-                let cells = probe::cells(world, &network, part, mode);
+                let cells = probe::cells(world, &network, &plane, part, mode);
                 part.cells.extend(cells);
             }
         }
@@ -405,5 +386,7 @@ impl Matrix {
     }
 }
 
+#[cfg(test)]
+mod modes;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Clients that try targets, every way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use netfilter_model::exact::{Limits, Share};
@@ -9,16 +9,28 @@ use netfilter_model::network::{Network, NodeId, SendError, Sight, SocketError, S
 use netfilter_model::packet::{IcmpError, L4, Packet};
 use netfilter_model::tuple::Protocol;
 
-use super::{Cell, Client, Mode, Outcome, PortMatrix, Source, Target, Verdict, World};
+use super::plane::{Plane, Process, take_turns};
+use super::{Cell, Client, Mode, Odds, Outcome, PortMatrix, Source, Target, Verdict, World};
 
 /// The client's port. Nothing depends on it.
-const CLIENT_PORT: u16 = 40_000;
+pub(super) const CLIENT_PORT: u16 = 40_000;
+/// The port of a process that dials on behalf of a client.
+const DIAL_PORT: u16 = 40_001;
+/// How often it dials before it gives up.
+// Kubernetes: pkg/proxy/userspace/proxysocket.go of 1.25, EndpointDialTimeouts
+const DIALS: u64 = 4;
 /// The ids of a client's first and second packet.
 const OPENING: u64 = 1;
 const QUESTION: u64 = 2;
 
 /// Returns the cells of a service port under the rules that the hosts hold.
-pub(super) fn cells(world: &World, network: &Network, part: &PortMatrix, mode: Mode) -> Vec<Cell> {
+pub(super) fn cells(
+    world: &World,
+    network: &Network,
+    plane: &Plane,
+    part: &PortMatrix,
+    mode: Mode,
+) -> Vec<Cell> {
     let targets = targets(world, network, part);
     let mut cells = Vec::new();
     for client in Client::ALL {
@@ -30,8 +42,8 @@ pub(super) fn cells(world: &World, network: &Network, part: &PortMatrix, mode: M
                 continue;
             }
             let from = if target == Target::Localhost { to } else { own };
-            let visit = Visit { world, part, client: id, from, to, port };
-            let outcomes = visit.every_way(network);
+            let visit = Visit { world, part, who: client, client: id, from, to, port };
+            let outcomes = visit.every_way(network, plane);
             cells.push(Cell { client, from, target, to, port, mode, outcomes });
         }
     }
@@ -86,49 +98,40 @@ fn targets(
 }
 
 /// One client at one target.
-struct Visit<'w> {
-    world: &'w World,
-    part: &'w PortMatrix,
-    client: NodeId,
-    from: IpAddr,
-    to: IpAddr,
-    port: Option<u16>,
+#[derive(Clone, Copy)]
+pub(super) struct Visit<'w> {
+    pub(super) world: &'w World,
+    pub(super) part: &'w PortMatrix,
+    pub(super) who: Client,
+    pub(super) client: NodeId,
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+    pub(super) port: Option<u16>,
 }
 
 /// What came of a try.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
-    verdict: Verdict,
-    endpoint: Option<(IpAddr, u16)>,
-    source: Option<Source>,
-    why: String,
+pub(super) struct Seen {
+    pub(super) verdict: Verdict,
+    pub(super) endpoint: Option<(IpAddr, u16)>,
+    pub(super) source: Option<Source>,
+    pub(super) why: String,
 }
 
 impl Visit<'_> {
     /// Tries every way; equal ends are one.
-    fn every_way(&self, network: &Network) -> Vec<Outcome> {
-        let explored = network.explore(Limits::default(), |network| self.run(network));
+    fn every_way(&self, network: &Network, plane: &Plane) -> Vec<Outcome> {
         let mut outcomes: Vec<Outcome> = Vec::new();
-        let mut add = |seen: Seen, share: &Share| {
+        for (seen, share) in self.ways(network, plane) {
             let Seen { verdict, endpoint, source, why } = seen;
             let same = outcomes.iter_mut().find(|outcome| {
                 (outcome.verdict, outcome.endpoint, outcome.source) == (verdict, endpoint, source)
                     && outcome.why == why
             });
             match same {
-                Some(outcome) => outcome.share = outcome.share.clone() + share,
-                None => {
-                    outcomes.push(Outcome { verdict, endpoint, source, share: share.clone(), why });
-                }
+                Some(outcome) => outcome.share = outcome.share.plus(&share),
+                None => outcomes.push(Outcome { verdict, endpoint, source, share, why }),
             }
-        };
-        for way in explored.main.ways {
-            add(way.outcome, &way.probability);
-        }
-        if !explored.main.unfollowed.is_zero() {
-            let why = "more ways than are followed".to_owned();
-            let left = Seen { verdict: Verdict::Unknown, endpoint: None, source: None, why };
-            add(left, &explored.main.unfollowed);
         }
         let place = |outcome: &Outcome| {
             let is = |(addr, port): (IpAddr, u16)| {
@@ -144,11 +147,115 @@ impl Visit<'_> {
         outcomes
     }
 
-    fn run(&self, network: &mut Network) -> Seen {
+    /// Returns the ends, each with how likely or how often it is.
+    fn ways(&self, network: &Network, plane: &Plane) -> Vec<(Seen, Odds)> {
+        let target = self.port.map(|port| (self.to, port, self.part.port.name.protocol));
+        let turns = target.map_or(1, |target| plane.turns(network, target));
+        match (plane, target) {
+            (Plane::Servers, Some(target)) => {
+                let turn = |turn: u64| {
+                    let mut network = network.clone();
+                    take_turns(&mut network, target, turn);
+                    (self.run(&mut network), Odds::turns(1, turns))
+                };
+                (0..turns).map(turn).collect()
+            }
+            (Plane::Processes(processes), _) => {
+                let turn = |turn: u64| {
+                    let mut network = network.clone();
+                    (self.run_by_process(&mut network, processes, turn), Odds::turns(1, turns))
+                };
+                (0..turns).map(turn).collect()
+            }
+            (Plane::Maps(maps), _) => {
+                // A number of 32 bits is drawn, and its remainder is the backend's place.
+                let draw = |number: u64| {
+                    let seen = self.run_by_maps(&mut network.clone(), maps, number);
+                    let all = 1_u64 << 32;
+                    let count = all / turns + u64::from(number < all % turns);
+                    (seen, Odds::Chance(Share::new(count, 32)))
+                };
+                (0..turns).map(draw).collect()
+            }
+            (Plane::Rules, _) | (Plane::Servers, None) => self.ways_of_rules(network),
+        }
+    }
+
+    /// Follows every way of random rules.
+    fn ways_of_rules(&self, network: &Network) -> Vec<(Seen, Odds)> {
+        let explored = network.explore(Limits::default(), |network| self.run(network));
+        let ways = explored.main.ways.into_iter();
+        let mut ways: Vec<(Seen, Odds)> =
+            ways.map(|way| (way.outcome, Odds::Chance(way.probability))).collect();
+        if !explored.main.unfollowed.is_zero() {
+            let why = "more ways than are followed".to_owned();
+            let left = Seen { verdict: Verdict::Unknown, endpoint: None, source: None, why };
+            ways.push((left, Odds::Chance(explored.main.unfollowed)));
+        }
+        ways
+    }
+
+    /// Tries once; the process on a node that the client comes to dials the endpoint whose turn
+    /// it is, or the next one.
+    // Kubernetes: pkg/proxy/userspace/proxysocket.go of 1.25, TryConnectEndpoints
+    fn run_by_process(
+        &self,
+        network: &mut Network,
+        processes: &BTreeMap<NodeId, Process>,
+        turn: u64,
+    ) -> Seen {
+        let (seen, sights) = self.run_seen(network);
+        let reached = sights.iter().find_map(|sight| match sight {
+            Sight::Datagram { node, packet } | Sight::Data { node, packet } => {
+                let at = (packet.tuple.protocol, packet.tuple.dst_part);
+                Some((*node, processes.get(node)?.get(&at)?))
+            }
+            _ => None,
+        });
+        let Some((node, endpoints)) = reached else {
+            return seen;
+        };
+        let protocol = self.part.port.name.protocol;
+        let mut last = Seen {
+            verdict: if protocol == Protocol::UDP { Verdict::Timeout } else { Verdict::Reset },
+            endpoint: None,
+            source: None,
+            why: format!("the process on {} has no endpoint", self.world.label(node)),
+        };
+        for dial in 0..DIALS.min(endpoints.len() as u64) {
+            let at = (turn + dial) % endpoints.len() as u64;
+            let (to, port) = endpoints[at as usize];
+            let Ok(from) = network.source_for(node, to) else {
+                continue;
+            };
+            let dialer = Visit { client: node, from, to, port: Some(port), ..*self };
+            let (dialed, _) = dialer.run_from(network, DIAL_PORT);
+            let source = dialed
+                .source
+                .map(|source| Source { of: self.world.whose(source.addr, self.from), ..source });
+            if dialed.verdict == Verdict::Ok {
+                return Seen { source, ..dialed };
+            }
+            last = Seen { verdict: last.verdict, source, ..dialed };
+        }
+        last
+    }
+
+    /// Tries once.
+    pub(super) fn run(&self, network: &mut Network) -> Seen {
+        self.run_seen(network).0
+    }
+
+    /// Tries once, and returns what was seen on the way, too.
+    pub(super) fn run_seen(&self, network: &mut Network) -> (Seen, Vec<Sight>) {
+        self.run_from(network, CLIENT_PORT)
+    }
+
+    fn run_from(&self, network: &mut Network, own: u16) -> (Seen, Vec<Sight>) {
         let verdict = match (self.port, self.part.port.name.protocol) {
             (None, _) => self.ping(network),
-            (Some(port), Protocol::UDP) => self.exchange(network, port),
-            (Some(port), _) => self.connect(network, port),
+            (Some(port), Protocol::UDP) => self.exchange(network, own, port),
+            (Some(port), _) => self.connect(network, own, port),
         };
         let sights = network.take_sights();
         let (endpoint, source) = self.reached(&sights);
@@ -156,11 +263,11 @@ impl Visit<'_> {
             Verdict::Ok => String::new(),
             _ => self.why(&sights, verdict),
         };
-        Seen { verdict, endpoint, source, why }
+        (Seen { verdict, endpoint, source, why }, sights)
     }
 
-    fn connect(&self, network: &mut Network, port: u16) -> Verdict {
-        let source = (Some(self.from), CLIENT_PORT);
+    fn connect(&self, network: &mut Network, own: u16, port: u16) -> Verdict {
+        let source = (Some(self.from), own);
         let socket = match network.connect(self.client, source, (self.to, port), OPENING, 0) {
             Ok(socket) => socket,
             Err(error) => return send_verdict(error),
@@ -178,9 +285,9 @@ impl Visit<'_> {
         }
     }
 
-    fn exchange(&self, network: &mut Network, port: u16) -> Verdict {
+    fn exchange(&self, network: &mut Network, own: u16, port: u16) -> Verdict {
         let to = (self.to, port);
-        let socket = network.open_udp(self.client, Some(self.from), CLIENT_PORT, Some(to));
+        let socket = network.open_udp(self.client, Some(self.from), own, Some(to));
         if let Err(error) = network.send_udp(socket, to, 32, OPENING, 0) {
             return send_verdict(error);
         }
@@ -256,6 +363,8 @@ impl Visit<'_> {
                         DropReason::Reject(_) => "rejected by a rule",
                         DropReason::Rule(_) => "dropped by a rule",
                         DropReason::Policy(_) => "dropped by a policy",
+                        DropReason::NoServer => "refused by a virtual server without real ones",
+                        DropReason::ServerGone => "dropped: its real server is gone",
                         _ => "dropped by routing",
                     };
                     let place = self.world.label(*node);

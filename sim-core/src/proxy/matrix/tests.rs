@@ -31,7 +31,7 @@ fn ask(node: Option<&str>) -> Result<Matrix, MatrixError> {
     let question = Question {
         family: Family::V4,
         profile: Profile::V1_30,
-        modes: Mode::ALL.to_vec(),
+        modes: Mode::RULES.to_vec(),
         node: node.map(str::to_owned),
         services: Vec::new(),
         external: None,
