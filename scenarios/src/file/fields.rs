@@ -302,7 +302,7 @@ static OTHER_SERVICES: Table = Table {
             Default("0"),
             "How many, each with one port; nobody calls them, and they do not change.",
         ),
-        field("endpoints", Kind::Int(0, 100_000), Default("10"), "How many endpoints each has."),
+        field("endpoints", Kind::Int(0, 10_000), Default("10"), "How many endpoints each has."),
     ],
     one_of: &[],
 };

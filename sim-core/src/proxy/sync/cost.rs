@@ -74,6 +74,9 @@ pub struct Tally {
     pub shared: Rules,
 }
 
+/// No part of a sync takes longer: nobody waits so long, and times stay far from what they can hold.
+const LONGEST_PHASE: Duration = Duration::from_secs(365 * 24 * 3600);
+
 impl Tally {
     /// Returns how much so many of it are.
     pub fn times(self, count: u64) -> Tally {
@@ -259,7 +262,9 @@ impl SyncCost {
         } else {
             (0.0, half + self.load(work.written.nat, work.held.nat))
         };
-        let span = |nanos: f64| Duration::from_nanos((nanos * self.scale).round() as u64);
+        let span = |nanos: f64| {
+            Duration::from_nanos((nanos * self.scale).round() as u64).min(LONGEST_PHASE)
+        };
         Phases { prepare: span(prepare), filter: span(filter), nat: span(nat) }
     }
 

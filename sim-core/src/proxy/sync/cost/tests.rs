@@ -168,3 +168,16 @@ fn rewriting_everything_for_each_addition_is_quadratic() {
     let (few, many) = (total(1250, 1250), total(5000, 5000));
     assert!((many / few - 4.0).abs() < 0.03, "{few} {many}");
 }
+
+/// Whatever a scenario asks for, times do not overflow.
+#[test]
+fn a_sync_ends() {
+    let rules = Rules { filter: 0, nat: u64::MAX / 4 };
+    let work = Work { full: true, held: rules, written: rules, services: 1, ..Work::default() };
+    for backend in [Backend::IptablesNft, Backend::Nftables, Backend::Ipvs, Backend::Ebpf] {
+        let given = SyncCostConfig { scale: 1e6, ..SyncCostConfig::default() };
+        let total = SyncCost::with(backend, &given).phases(backend, &work).total();
+        assert!(total <= 3 * LONGEST_PHASE, "{backend:?} {total:?}");
+        assert!(total >= LONGEST_PHASE, "{backend:?} {total:?}");
+    }
+}
