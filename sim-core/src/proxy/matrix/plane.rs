@@ -20,8 +20,11 @@ use crate::proxy::nftables::Nftables;
 use crate::proxy::state::State;
 use crate::proxy::userspace;
 
-/// A node's process: its endpoints by the port at which it takes their connections.
-pub(super) type Process = BTreeMap<(Protocol, u16), Vec<(IpAddr, u16)>>;
+/// The endpoints of a node's process, by the port at which it takes their connections.
+type Process = BTreeMap<(Protocol, u16), Vec<(IpAddr, u16)>>;
+
+/// The process of each node.
+pub(super) type Processes = BTreeMap<NodeId, Process>;
 
 /// What all nodes have beside rules, virtual servers and sets.
 #[derive(Clone, Debug)]
@@ -31,7 +34,7 @@ pub(super) enum Plane {
     /// Virtual servers, whose schedulers stand somewhere.
     Servers,
     /// A process on each node.
-    Processes(BTreeMap<NodeId, Process>),
+    Processes(Processes),
     /// Maps that the node's programs look into.
     Maps(BTreeMap<NodeId, Maps>),
 }

@@ -1,6 +1,6 @@
 //! Clients that try targets, every way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use netfilter_model::exact::{Limits, Share};
@@ -9,7 +9,7 @@ use netfilter_model::network::{Network, NodeId, SendError, Sight, SocketError, S
 use netfilter_model::packet::{IcmpError, L4, Packet};
 use netfilter_model::tuple::Protocol;
 
-use super::plane::{Plane, Process, take_turns};
+use super::plane::{Plane, Processes, take_turns};
 use super::{Cell, Client, Mode, Odds, Outcome, PortMatrix, Source, Target, Verdict, World};
 
 /// The client's port. Nothing depends on it.
@@ -198,12 +198,7 @@ impl Visit<'_> {
     /// Tries once; the process on a node that the client comes to dials the endpoint whose turn
     /// it is, or the next one.
     // Kubernetes: pkg/proxy/userspace/proxysocket.go of 1.25, TryConnectEndpoints
-    fn run_by_process(
-        &self,
-        network: &mut Network,
-        processes: &BTreeMap<NodeId, Process>,
-        turn: u64,
-    ) -> Seen {
+    fn run_by_process(&self, network: &mut Network, processes: &Processes, turn: u64) -> Seen {
         let (seen, sights) = self.run_seen(network);
         let reached = sights.iter().find_map(|sight| match sight {
             Sight::Datagram { node, packet } | Sight::Data { node, packet } => {

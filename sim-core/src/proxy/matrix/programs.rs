@@ -1,6 +1,7 @@
 //! Clients whose Services are entries of eBPF maps: sockets are translated where they connect, and
 //! packets from outside where they come in.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netfilter_model::ebpf::{
@@ -18,14 +19,14 @@ impl Visit<'_> {
     pub(super) fn run_by_maps(
         &self,
         network: &mut Network,
-        maps: &std::collections::BTreeMap<NodeId, Maps>,
+        maps: &BTreeMap<NodeId, Maps>,
         number: u64,
     ) -> Seen {
         let Some(port) = self.port else {
             return self.run(network);
         };
         let at = match self.who {
-            Client::External => return self.come_from_outside(network, maps, port, number),
+            Client::External => return self.come_in(network, maps, port, number),
             Client::Pod | Client::Node => Some(self.world.node.as_str()),
             Client::OtherPod => self.world.other.as_deref(),
             Client::Itself => self.world.node_of(self.from),
@@ -73,10 +74,10 @@ impl Visit<'_> {
     }
 
     /// A packet that comes in by a node's device is for a frontend.
-    fn come_from_outside(
+    fn come_in(
         &self,
         network: &mut Network,
-        maps: &std::collections::BTreeMap<NodeId, Maps>,
+        maps: &BTreeMap<NodeId, Maps>,
         port: u16,
         number: u64,
     ) -> Seen {
