@@ -31,7 +31,7 @@ pub struct Sysctls {
     /// Not a setting: kernels before 5.9 drop the SYN that opens a connection anew from a port in
     /// use even where connection tracking has begun a new entry for it. The client's next one, a
     /// second later, is scheduled.
-    // Kernel: f0a5e4d7a594, "ipvs: allow connection reuse for unconfirmed conntrack"
+    // Kernel 5.9: "ipvs: allow connection reuse for unconfirmed conntrack"
     pub drops_reused_syn: bool,
     /// How long connections stay.
     pub timeouts: Timeouts,
